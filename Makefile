@@ -1,0 +1,31 @@
+# Fusebox. `make run` and `make test` are all a newcomer needs; `make help` lists the rest.
+SHELL := /bin/bash
+ifneq ($(FUZZ),)
+CC := clang
+endif
+BUILD ?= build$(if $(SAN),/san)$(if $(FUZZ),/fuzz)
+PREFIX ?= /usr/local
+DESTDIR ?=
+
+.DEFAULT_GOAL := all
+include mk/build.mk
+include mk/check.mk
+
+.PHONY: all run install help
+all: $(CLI) $(LIB_STATIC) $(LIB_SHARED) $(PKGCONFIG)
+
+run: all
+	@$(CLI) run -p "Once upon a time" -n 160 --seed 1
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/{bin,include,lib/pkgconfig,share/fusebox/models/storyteller}
+	install -m 755 $(CLI) $(DESTDIR)$(PREFIX)/bin/fusebox
+	install -m 644 include/fusebox.h $(DESTDIR)$(PREFIX)/include/
+	install -m 644 $(LIB_STATIC) $(DESTDIR)$(PREFIX)/lib/
+	install -m 755 $(LIB_SHARED) $(DESTDIR)$(PREFIX)/lib/libfusebox.so.$(SOVERSION)
+	ln -sf libfusebox.so.$(SOVERSION) $(DESTDIR)$(PREFIX)/lib/libfusebox.so
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' mk/fusebox.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/fusebox.pc
+	install -m 644 models/storyteller/* $(DESTDIR)$(PREFIX)/share/fusebox/models/storyteller/
+
+help:
+	@sed -n 's/^##//p' mk/*.mk

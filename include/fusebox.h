@@ -1,0 +1,219 @@
+/* Fusebox: language models in C, every kernel fusion a switch.
+ *
+ * The whole public interface. The order of use:
+ *
+ *     fb_model_open       a checkpoint: config, weights (memory-mapped), tokenizer
+ *     fb_tokenize         text to token ids
+ *     fb_session_create   a KV cache, buffers and threads for one run of the model
+ *     fb_session_prefill  many tokens at once
+ *     fb_session_logits   the scores of the next token
+ *     fb_sampler_next     scores to a token id
+ *     fb_session_decode   one more token
+ *     fb_text_push        token ids back to text, never half a UTF-8 character
+ *
+ * examples/story.c is this list as a program.
+ *
+ * Every function that can fail returns an fb_status and takes an fb_error, which may be NULL; on failure its
+ * message names the thing, its value and the limit, in one line without a final newline, and every output
+ * argument is left NULL or zero. The library never prints, exits or aborts, and reads no environment variable.
+ *
+ * A model is immutable once open and may be shared by threads. A session, a sampler and a text stream belong to
+ * one thread at a time. A model must outlive its sessions and text streams. Passing NULL to a _free function is allowed.
+ */
+#ifndef FUSEBOX_H
+#define FUSEBOX_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FB_API __attribute__((visibility("default")))
+
+#define FB_VERSION "0.1.0"
+
+/* ---- status ---------------------------------------------------------------------------------------------- */
+
+typedef enum fb_status {
+    FB_OK = 0,
+    FB_ERROR_USAGE,       /* an argument is out of its range */
+    FB_ERROR_FILE,        /* a file is missing, unreadable or malformed */
+    FB_ERROR_UNSUPPORTED, /* well formed, but it asks for something that Fusebox does not do */
+    FB_ERROR_MEMORY,      /* no memory for what was asked */
+    FB_ERROR_SYSTEM,      /* the operating system refused something (a thread, a clock) */
+    FB_ERROR_STOPPED      /* a callback asked to stop */
+} fb_status;
+
+typedef struct fb_error {
+    fb_status status;
+    char message[512];
+} fb_error;
+
+/* "ok", "usage", "file", … for logs. */
+FB_API const char *fb_status_name(fb_status status);
+
+/* Frees what a function below returned through a `char **` or `int32_t **`. */
+FB_API void fb_free(void *memory);
+
+/* ---- dtypes ---------------------------------------------------------------------------------------------- */
+
+/* Weights are F32, F16 or BF16. F64 is for activations of the reference kernels ("ref"): a run that is the truth. */
+typedef enum fb_dtype { FB_F32 = 0, FB_F16, FB_BF16, FB_F64, FB_DTYPE_COUNT } fb_dtype;
+
+FB_API const char *fb_dtype_name(fb_dtype dtype);
+FB_API fb_status fb_dtype_parse(const char *name, fb_dtype *out, fb_error *err);
+
+/* ---- model ----------------------------------------------------------------------------------------------- */
+
+typedef struct fb_model fb_model;
+
+/* Opens a Hugging Face directory: config.json, model.safetensors (or its sharded index) and, if it is there,
+ * tokenizer.json. Weights stay in the file's dtype and in the page cache. */
+FB_API fb_status fb_model_open(const char *path, fb_model **out, fb_error *err);
+FB_API void fb_model_free(fb_model *model);
+
+typedef struct fb_model_info {
+    const char *architecture; /* "gpt_neox", "llama", "gpt2" */
+    int64_t layers, hidden, vocab, context;
+    int64_t parameters;                  /* each stored weight counted once */
+    int64_t weights[FB_DTYPE_COUNT];     /* parameters by dtype */
+    int64_t weight_bytes[FB_DTYPE_COUNT];
+    bool has_tokenizer;
+} fb_model_info;
+
+FB_API void fb_model_get_info(const fb_model *model, fb_model_info *info);
+
+/* Every config value that changes the maths, as name and value, in reading order: index 0, 1, … until false. */
+FB_API bool fb_model_fact(const fb_model *model, int index, const char **name, const char **value);
+
+/* The plain program, one op a line with shapes. */
+FB_API fb_status fb_model_program_text(const fb_model *model, char **text, fb_error *err);
+
+/* ---- text ------------------------------------------------------------------------------------------------ */
+
+/* Text (UTF-8, any bytes are accepted) to ids. `special` adds what the tokenizer's template adds around a text, such
+ * as a begin-of-text token. The ids are released with fb_free. */
+FB_API fb_status fb_tokenize(const fb_model *model, const char *text, size_t bytes, bool special, int32_t **ids,
+                             int64_t *count, fb_error *err);
+
+/* Ids to text, NUL-terminated, released with fb_free. `special` keeps special tokens in the text. */
+FB_API fb_status fb_detokenize(const fb_model *model, const int32_t *ids, int64_t count, bool special, char **text,
+                               size_t *bytes, fb_error *err);
+
+/* Ids to text as they come. A token may end inside a UTF-8 character: push returns only whole characters (possibly
+ * none), flush returns what is left, with U+FFFD for what never became one. Special tokens give no text. The text
+ * belongs to the stream, until its next call. */
+typedef struct fb_text_stream fb_text_stream;
+FB_API fb_status fb_text_create(const fb_model *model, fb_text_stream **out, fb_error *err);
+FB_API fb_status fb_text_push(fb_text_stream *stream, int32_t id, const char **text, size_t *bytes, fb_error *err);
+FB_API fb_status fb_text_flush(fb_text_stream *stream, const char **text, size_t *bytes, fb_error *err);
+FB_API void fb_text_free(fb_text_stream *stream);
+
+/* True for an id that ends a text (eos_token_id of generation_config.json or config.json). */
+FB_API bool fb_model_is_end(const fb_model *model, int32_t id);
+
+/* ---- session --------------------------------------------------------------------------------------------- */
+
+typedef struct fb_session fb_session;
+
+/* rows of hidden state [rows, cols] after `layer` layers (0: the embedding; the last one is after the final norm),
+ * for the tokens at positions `position`, position + 1, … Return false to stop. */
+typedef bool (*fb_hidden_fn)(void *user, int64_t layer, int64_t position, const float *hidden, int64_t rows, int64_t cols);
+
+/* Called between the chunks of a prefill. Return false to stop: the session must then be reset. */
+typedef bool (*fb_progress_fn)(void *user, int64_t done, int64_t total);
+
+typedef struct fb_session_options {
+    int32_t threads;  /* 0: one for each core this process may use */
+    fb_dtype act;     /* the dtype in which every op stores its result */
+    int64_t capacity; /* tokens that the KV cache has room for; 0: the model's context */
+    int64_t chunk;    /* tokens of a prefill that are computed at once; 0: a good value */
+    bool all_logits;  /* keep the logits of every token of the last prefill, not only of the last one */
+    const char *isa;  /* "avx512", "avx2", "portable", "ref" (slow, double precision); NULL: the best here */
+    fb_hidden_fn on_hidden;
+    fb_progress_fn on_progress;
+    void *user;
+} fb_session_options;
+
+FB_API void fb_session_options_default(fb_session_options *options);
+FB_API fb_status fb_session_create(const fb_model *model, const fb_session_options *options, fb_session **out,
+                                   fb_error *err);
+FB_API void fb_session_free(fb_session *session);
+
+/* Appends tokens. Fails without a change when an id is not in the vocabulary or the cache has no room. */
+FB_API fb_status fb_session_prefill(fb_session *session, const int32_t *ids, int64_t count, fb_error *err);
+FB_API fb_status fb_session_decode(fb_session *session, int32_t id, fb_error *err);
+
+/* Logits [rows, vocab] of the last prefill or decode: its last token's, or all of them with `all_logits`. They belong to
+ * the session, until its next call. */
+FB_API fb_status fb_session_logits(fb_session *session, const float **logits, int64_t *rows, int64_t *vocab,
+                                   fb_error *err);
+
+FB_API int64_t fb_session_position(const fb_session *session); /* tokens so far */
+FB_API int32_t fb_session_threads(const fb_session *session);
+FB_API const char *fb_session_isa(const fb_session *session);
+FB_API void fb_session_reset(fb_session *session); /* back to no tokens */
+
+/* How often each op ran since the session was created, by index 0, 1, … until false. An op counts once a call, whatever
+ * the number of tokens in it. */
+FB_API bool fb_session_op_calls(const fb_session *session, int index, const char **name, int64_t *calls);
+
+/* ---- sampling -------------------------------------------------------------------------------------------- */
+
+typedef struct fb_sampler fb_sampler;
+
+/* In this order: the repeat penalty, top-k, the temperature, top-p, min-p, one draw. */
+typedef struct fb_sampler_options {
+    float temperature;     /* 0: the highest score, nothing else matters then; at most 100 */
+    int64_t top_k;         /* keep the k best; 0: all */
+    float top_p;           /* keep the best until their probabilities add up to p; 1: all */
+    float min_p;           /* drop what is less probable than p times the best; 0: nothing */
+    float repeat_penalty;  /* divide the positive scores of recent tokens by it, multiply the negative; 1: off */
+    int64_t repeat_window; /* how many tokens are recent */
+    uint64_t seed;
+} fb_sampler_options;
+
+FB_API void fb_sampler_options_default(fb_sampler_options *options);
+FB_API fb_status fb_sampler_create(const fb_sampler_options *options, int64_t vocab, fb_sampler **out, fb_error *err);
+/* Tells the sampler of a token that it did not choose itself (the prompt's), for the repeat penalty. */
+FB_API void fb_sampler_accept(fb_sampler *sampler, int32_t id);
+/* Chooses a token from logits [vocab] and accepts it. Fails if a logit is NaN or none is finite. */
+FB_API fb_status fb_sampler_next(fb_sampler *sampler, const float *logits, int32_t *id, fb_error *err);
+FB_API void fb_sampler_free(fb_sampler *sampler);
+
+/* ---- verification ---------------------------------------------------------------------------------------- */
+
+typedef struct fb_verify_row {
+    int64_t layer;
+    double max_abs;   /* largest absolute error of an element */
+    double rel;       /* norm of the error over the norm of the reference */
+    double limit;     /* of max_abs */
+    bool ok;
+} fb_verify_row;
+
+typedef struct fb_verify_report {
+    bool ok;
+    int64_t tokens;
+    int64_t layers;       /* rows below: the embedding and each layer */
+    fb_verify_row *rows;
+    fb_verify_row logits;
+    double logits_f64_max_abs;  /* distance of the logits to the golden's float64 logits; NaN if it has none */
+    int64_t greedy_tokens;      /* tokens of the continuation */
+    int64_t greedy_equal;       /* how many of them were chosen */
+    int64_t greedy_near;        /* others: the golden's token is within the logits' error bound of ours (f16 and bf16 only) */
+    bool greedy_match;          /* equal + near = tokens */
+} fb_verify_report;
+
+/* Runs the golden's ids and compares every hidden state, the logits and the greedy continuation. FB_OK means that the
+ * comparison took place; `report->ok` is its outcome. Of the options, threads, act, chunk and isa count. */
+FB_API fb_status fb_verify_golden(const fb_model *model, const char *golden, const fb_session_options *options,
+                                  fb_verify_report **report, fb_error *err);
+FB_API void fb_verify_free(fb_verify_report *report);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,83 @@
+##  make            build/fusebox, build/libfusebox.a, build/libfusebox.so
+##  make run        install what is missing, build, write a story
+##  make test       install what is missing, build, run every test
+##  make install    to PREFIX (default /usr/local), under DESTDIR
+##  make fmt        lay out the sources; make lint checks layout and runs the static checkers
+##  make SAN=1 …    the same under AddressSanitizer and UndefinedBehaviorSanitizer, in build/san
+
+VERSION   := $(shell sed -n 's/^\#define FB_VERSION "\(.*\)"/\1/p' include/fusebox.h)
+SOVERSION := 0
+
+# ---- what must be installed: a stamp, so that it is looked at once -------------------------------------------------
+DEPS := $(BUILD)/.deps-ok
+
+PKG       := libpcre2-8 libutf8proc jansson
+PKGCFLAGS  = $(shell pkg-config --cflags $(PKG))
+PKGLIBS    = $(shell pkg-config --libs $(PKG))
+
+WARN     := -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wcast-qual -Wno-format-truncation -Werror
+OPT      := -O2 -g
+comma    := ,
+CHECKS   := address$(comma)undefined
+SANFLAGS := $(if $(SAN)$(FUZZ),-fsanitize=$(if $(FUZZ),fuzzer-no-link$(comma))$(CHECKS) -fno-sanitize-recover=all \
+                              -fno-omit-frame-pointer)
+CFLAGS_ALL = -std=c11 -D_GNU_SOURCE $(OPT) $(WARN) -fPIC -fvisibility=hidden -pthread -ffp-contract=off \
+             -Iinclude -Isrc $(PKGCFLAGS) $(SANFLAGS) -MMD -MP $(CFLAGS)
+LDFLAGS_ALL = -pthread $(SANFLAGS) $(LDFLAGS)
+LIBS_ALL    = $(PKGLIBS) -lm
+
+# ---- sources -------------------------------------------------------------------------------------------------------
+# src/backend/cpu/*.c are kernels, compiled once for each instruction set; everything else once.
+KERNEL_SRC := $(sort $(wildcard src/backend/cpu/*.c))
+CLI_SRC  := $(sort $(wildcard src/cli/*.c))
+LIB_SRC  := $(filter-out $(KERNEL_SRC) $(CLI_SRC),$(sort $(wildcard src/*/*.c src/*/*/*.c src/*/*/*/*.c)))
+
+ARCH := $(shell uname -m)
+ifeq ($(ARCH),x86_64)
+ISAS := portable avx2 avx512
+else
+ISAS := portable
+endif
+ISAFLAGS_portable :=
+ISAFLAGS_avx2     := -mavx2 -mfma -mf16c
+ISAFLAGS_avx512   := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512
+
+LIB_OBJ := $(LIB_SRC:src/%.c=$(BUILD)/obj/%.o) \
+           $(foreach isa,$(ISAS),$(KERNEL_SRC:src/backend/cpu/%.c=$(BUILD)/obj/backend/cpu/%.$(isa).o))
+CLI_OBJ := $(CLI_SRC:src/%.c=$(BUILD)/obj/%.o)
+
+CLI        := $(BUILD)/fusebox
+LIB_STATIC := $(BUILD)/libfusebox.a
+LIB_SHARED := $(BUILD)/libfusebox.so
+PKGCONFIG  := $(BUILD)/fusebox.pc
+
+$(DEPS): mk/deps.sh
+	@mkdir -p $(@D)
+	@bash mk/deps.sh build
+	@touch $@
+
+$(BUILD)/obj/%.o: src/%.c | $(DEPS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) -c $< -o $@
+
+define kernel_rule
+$(BUILD)/obj/backend/cpu/%.$(1).o: src/backend/cpu/%.c | $(DEPS)
+	@mkdir -p $$(@D)
+	$$(CC) $$(CFLAGS_ALL) -O3 $(ISAFLAGS_$(1)) -DFB_ISA=$(1) -DFB_ISA_$(1) -c $$< -o $$@
+endef
+$(foreach isa,$(ISAS),$(eval $(call kernel_rule,$(isa))))
+
+$(LIB_STATIC): $(LIB_OBJ)
+	@rm -f $@
+	ar rcs $@ $^
+
+$(LIB_SHARED): $(LIB_OBJ)
+	$(CC) -shared -Wl,-soname,libfusebox.so.$(SOVERSION) $(LDFLAGS_ALL) $^ -o $@ $(LIBS_ALL)
+
+$(CLI): $(CLI_OBJ) $(LIB_STATIC)
+	$(CC) $(LDFLAGS_ALL) $^ -o $@ $(LIBS_ALL)
+
+$(PKGCONFIG): mk/fusebox.pc.in include/fusebox.h
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' $< > $@
+
+-include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d)

@@ -1,0 +1,70 @@
+##  make test-san   the suite under the sanitizers only
+##  make test-unit  the cmocka programs and the checks of the command line only, without a sanitizer
+##  make fuzz       each fuzz target for FUZZ_SECONDS (300), in build/fuzz
+
+# ---- the test programs: tests/<folder>/test_x.c -> $(BUILD)/tests/<folder>/test_x -----------------------------------
+TEST_SRC    := $(sort $(wildcard tests/*/test_*.c tests/*/*/test_*.c tests/*/*/*/test_*.c))
+SUPPORT_SRC := $(filter-out $(TEST_SRC),$(sort $(wildcard tests/support/*.c)))
+TEST_OBJ    := $(TEST_SRC:%.c=$(BUILD)/obj/%.o)
+SUPPORT_OBJ := $(SUPPORT_SRC:%.c=$(BUILD)/obj/%.o)
+TEST_PROGRAMS := $(TEST_SRC:%.c=$(BUILD)/%)
+
+TEST_DEPS := $(BUILD)/.test-deps-ok
+$(TEST_DEPS): mk/deps.sh
+	@mkdir -p $(@D)
+	@bash mk/deps.sh test
+	@touch $@
+
+$(BUILD)/obj/tests/%.o: tests/%.c | $(TEST_DEPS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) -Itests -c $< -o $@
+
+$(TEST_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/%.o $(SUPPORT_OBJ) $(LIB_STATIC)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS_ALL) $^ -o $@ -lcmocka $(LIBS_ALL)
+
+# ---- the fuzz targets: tests/fuzz/fuzz_x.c -> build/fuzz/fuzz_x, with FUZZ=1 ----------------------------------------
+FUZZ_SRC     := $(sort $(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_OBJ     := $(FUZZ_SRC:%.c=$(BUILD)/obj/%.o)
+FUZZ_TARGETS := $(FUZZ_SRC:tests/fuzz/%.c=$(BUILD)/%)
+FUZZ_SECONDS ?= 300
+
+$(FUZZ_TARGETS): $(BUILD)/%: $(BUILD)/obj/tests/fuzz/%.o $(LIB_STATIC)
+	$(CC) $(LDFLAGS_ALL) -fsanitize=fuzzer $^ -o $@ $(LIBS_ALL)
+
+-include $(TEST_OBJ:.o=.d) $(SUPPORT_OBJ:.o=.d) $(FUZZ_OBJ:.o=.d)
+
+# ---- what a person calls: tests/run.sh builds what it runs, in the order of its arguments ---------------------------
+.PHONY: test test-unit test-san fuzz tests fuzzers fmt lint
+test: $(TEST_DEPS)
+	+@MAKE="$(MAKE)" BUILD="$(BUILD)" bash tests/run.sh unit install fuzz san lint
+
+test-unit: $(TEST_DEPS)
+	+@MAKE="$(MAKE)" BUILD="$(BUILD)" bash tests/run.sh unit
+
+test-san: $(TEST_DEPS)
+	+@MAKE="$(MAKE)" BUILD="$(BUILD)" bash tests/run.sh san
+
+fuzz: $(TEST_DEPS)
+	+@MAKE="$(MAKE)" FUZZ_SECONDS=$(FUZZ_SECONDS) BUILD="$(BUILD)" bash tests/run.sh fuzz
+
+tests: $(TEST_PROGRAMS) $(CLI)
+fuzzers: $(FUZZ_TARGETS)
+
+# ---- layout and static checks ---------------------------------------------------------------------------------------
+# Versions of clang-format disagree about layout; 14 (Debian 12) decides. Another one is asked to lay out nothing.
+FORMAT_VERSION := 14
+CLANG_FORMAT   ?= $(firstword $(shell command -v clang-format-$(FORMAT_VERSION) clang-format))
+C_FILES         = $(shell find src include tests examples -name '*.[ch]' 2>/dev/null | sort)
+has_format      = $(CLANG_FORMAT) --version | grep -q 'version $(FORMAT_VERSION)\.'
+
+fmt: | $(TEST_DEPS)
+	@$(has_format) || { echo "fusebox: clang-format: $$($(CLANG_FORMAT) --version) (needs version $(FORMAT_VERSION))" >&2; exit 2; }
+	$(CLANG_FORMAT) -i $(C_FILES)
+
+lint: | $(TEST_DEPS)
+	@if $(has_format); then $(CLANG_FORMAT) --dry-run -Werror $(C_FILES); \
+	else echo "lint: layout not checked: needs clang-format $(FORMAT_VERSION), here is $$($(CLANG_FORMAT) --version)"; fi
+	@cppcheck --quiet --std=c11 --language=c --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
+	    --suppressions-list=mk/cppcheck.txt -D_GNU_SOURCE -D__x86_64__ -D__GNUC__ -Iinclude -Isrc -Itests -j2 \
+	    src examples tests/support tests/fuzz

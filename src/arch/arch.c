@@ -1,0 +1,115 @@
+#include "arch/arch.h"
+
+#include <stdlib.h>
+
+#include "arch/config.h"
+
+typedef struct arch_row {
+    const char *model_type;
+    const char *class_name; /* in `architectures` */
+    fb_status (*describe)(const fb_config *config, fb_spec *spec, fb_error *err);
+} arch_row;
+
+static const arch_row arch_table[] = {
+    {"gpt_neox", "GPTNeoXForCausalLM", fb_gpt_neox_describe},
+    {"llama", "LlamaForCausalLM", fb_llama_describe},
+    {"gpt2", "GPT2LMHeadModel", fb_gpt2_describe},
+};
+
+/* Keys that change the maths when they have another value than this one, and that no architecture here reads. Absent and
+ * null are always fine. */
+static const struct {
+    const char *key, *neutral; /* as JSON */
+} neutral_table[] = {
+    {"sliding_window", "null"},
+    {"use_sliding_window", "false"},
+    {"quantization_config", "null"},
+    {"is_encoder_decoder", "false"},
+    {"add_cross_attention", "false"},
+    {"scale_attn_weights", "true"},
+    {"scale_attn_by_inverse_layer_idx", "false"},
+    {"attn_logit_softcapping", "null"},
+    {"final_logit_softcapping", "null"},
+    {"no_rope_layers", "null"},
+    {"use_qk_norm", "false"},
+    {"clip_qkv", "null"},
+    {"logit_scale", "null"},
+    {"num_experts", "null"},
+    {"num_local_experts", "null"},
+};
+
+static fb_status check_neutral(const fb_config *config, fb_error *err) {
+    for (size_t i = 0; i < sizeof neutral_table / sizeof *neutral_table; i++) {
+        const json_t *value = fb_json_member(config->json, neutral_table[i].key);
+        char text[64];
+        if (value && strcmp(fb_json_show(value, text, sizeof text), neutral_table[i].neutral) != 0)
+            return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: %s: %s (only %s)", config->what, neutral_table[i].key, text,
+                           neutral_table[i].neutral);
+    }
+    const json_t *types = fb_json_member(config->json, "layer_types");
+    size_t index;
+    json_t *type;
+    json_array_foreach(types, index, type) {
+        char text[64];
+        if (strcmp(fb_json_show(type, text, sizeof text), "\"full_attention\"") != 0)
+            return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: layer_types: %s (only \"full_attention\")", config->what,
+                           text);
+    }
+    return FB_OK;
+}
+
+static fb_status check_class(const fb_config *config, const arch_row *row, fb_error *err) {
+    const json_t *names = fb_json_member(config->json, "architectures");
+    if (!names) return FB_OK;
+    const json_t *name = json_array_get(names, 0);
+    char text[64];
+    if (!json_is_string(name) || strcmp(json_string_value(name), row->class_name) != 0)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: architectures: %s (for %s only [\"%s\"])", config->what,
+                       fb_json_show(names, text, sizeof text), row->model_type, row->class_name);
+    return FB_OK;
+}
+
+static fb_status find_arch(const fb_config *config, const arch_row **out, fb_error *err) {
+    const char *type;
+    FB_TRY(fb_json_need_string(config->what, config->json, "model_type", &type, err));
+    char known[128] = "";
+    for (size_t i = 0; i < sizeof arch_table / sizeof *arch_table; i++) {
+        *out = &arch_table[i];
+        if (strcmp(type, arch_table[i].model_type) == 0) return FB_OK;
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "", arch_table[i].model_type);
+    }
+    return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: model_type: \"%s\" (known: %s)", config->what, type, known);
+}
+
+static fb_status describe(const char *what, const json_t *json, fb_spec *spec, fb_error *err) {
+    fb_config config = {what, json};
+    if (!json_is_object(json)) return fb_fail(err, FB_ERROR_FILE, "%s: not a JSON object", what);
+    const arch_row *row;
+    FB_TRY(find_arch(&config, &row, err));
+    FB_TRY(check_class(&config, row, err));
+    FB_TRY(check_neutral(&config, err));
+    spec->architecture = row->model_type;
+    fb_spec_fact(spec, "architecture", "%s", row->model_type);
+    return row->describe(&config, spec, err);
+}
+
+fb_status fb_arch_describe(const char *what, const char *bytes, size_t size, fb_spec **out, fb_error *err) {
+    *out = NULL;
+    json_t *json;
+    FB_TRY(fb_json_parse(what, bytes, size, &json, err));
+    fb_spec *spec = calloc(1, sizeof *spec);
+    fb_status status = spec ? describe(what, json, spec, err) : fb_fail_memory(err, what, sizeof *spec);
+    json_decref(json);
+    if (status != FB_OK) {
+        fb_spec_free(spec);
+        return status;
+    }
+    *out = spec;
+    return FB_OK;
+}
+
+void fb_spec_free(fb_spec *spec) {
+    if (!spec) return;
+    fb_program_clear(&spec->program);
+    free(spec);
+}

@@ -1,0 +1,32 @@
+/* Architectures: a config.json becomes a spec, which holds the plain program and all that the model needs to know to
+ * bind weights to it. One file an architecture; arch.c has their table. */
+#ifndef FB_ARCH_ARCH_H
+#define FB_ARCH_ARCH_H
+
+#include "program/program.h"
+
+#define FB_MAX_FACTS   32
+#define FB_MAX_ENDS    16
+#define FB_MAX_IGNORED 6
+
+typedef struct fb_fact {
+    char name[32], value[64];
+} fb_fact;
+
+typedef struct fb_spec {
+    const char *architecture;
+    fb_program program;
+    fb_fact facts[FB_MAX_FACTS];
+    int32_t fact_count;
+    const char *optional_prefix;         /* tensor names may come without it; or NULL */
+    const char *ignored[FB_MAX_IGNORED]; /* tensors that are not weights, by the end of their name */
+    int32_t ends[FB_MAX_ENDS];           /* ids that end a text */
+    int32_t end_count;
+} fb_spec;
+
+/* From the bytes of a config.json. `what` names them in errors. What would change the maths and is not known is refused
+ * by name. */
+fb_status fb_arch_describe(const char *what, const char *json, size_t size, fb_spec **out, fb_error *err);
+void fb_spec_free(fb_spec *spec);
+
+#endif

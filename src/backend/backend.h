@@ -1,0 +1,49 @@
+/* What a backend is: it takes a bound program and executes steps of it. */
+#ifndef FB_BACKEND_BACKEND_H
+#define FB_BACKEND_BACKEND_H
+
+#include "base/tensor.h"
+#include "program/program.h"
+
+/* A program with its weights: what a model hands to a backend. weights[slot * layers + layer]; a slot that is not per
+ * layer repeats its tensor. */
+typedef struct fb_bound {
+    const fb_program *program;
+    const fb_weight *weights;
+} fb_bound;
+
+typedef struct fb_backend_options {
+    int32_t threads;
+    fb_dtype act;
+    const char *isa;
+    int64_t capacity;      /* tokens of the KV cache */
+    int64_t chunk;         /* most tokens in a step */
+    int64_t epilogue_rows; /* most tokens in a step whose logits are wanted */
+} fb_backend_options;
+
+/* Tokens at positions `position` …, all rows through the layers, the last `epilogue_rows` through the epilogue. */
+typedef struct fb_step {
+    const int32_t *ids; /* [rows] */
+    int64_t rows, position, epilogue_rows;
+    float *logits; /* [epilogue_rows, vocab] */
+    /* Called with the hidden state after each layer (0: the embedding; the last: after the final norm, and only the
+     * epilogue's rows); false stops the step. May be NULL. */
+    bool (*on_hidden)(void *user, int64_t layer, const float *hidden, int64_t rows, int64_t cols);
+    void *user;
+} fb_step;
+
+typedef struct fb_engine fb_engine; /* a backend's state for one session */
+
+typedef struct fb_backend {
+    const char *name;
+    fb_status (*open)(const fb_bound *bound, const fb_backend_options *options, fb_engine **out, fb_error *err);
+    fb_status (*run)(fb_engine *engine, const fb_step *step, fb_error *err);
+    void (*close)(fb_engine *engine);
+    const char *(*variant)(const fb_engine *engine); /* which kernels: the instruction set */
+    int32_t (*threads)(const fb_engine *engine);
+    const int64_t *(*calls)(const fb_engine *engine); /* [FB_OP_COUNT] since the engine was opened */
+} fb_backend;
+
+extern const fb_backend fb_backend_cpu;
+
+#endif

@@ -1,0 +1,26 @@
+/* gelu, gelu_tanh, silu: elementwise functions of one input. */
+#include "backend/cpu/kernel.h"
+#include "backend/cpu/simd.h"
+
+/* Lanes share the columns, so that one token's row is divided too; 16 elements are one cache line of float32.
+ */
+#define GRAIN 16
+
+#define UNARY(name, function)                                                                                \
+    FB_INLINE void name##_rows(fb_dtype t, const fb_call *call, int64_t begin, int64_t end) {                \
+        for (int64_t row = 0; row < call->rows; row++) {                                                     \
+            const void *x = fb_view_at(&call->in[0], row, 0);                                                \
+            void *y = fb_view_at(&call->out[0], row, 0);                                                     \
+            for (int64_t i = begin; i < end; i += VW)                                                        \
+                vf_put_n(t, y, i, end, function(vf_get_n(t, x, i, end, 0)));                                 \
+        }                                                                                                    \
+    }                                                                                                        \
+    void FB_KERNEL(name)(const fb_call *call, const fb_lane *lane) {                                         \
+        int64_t begin, end;                                                                                  \
+        fb_lane_share(lane, call->out[0].heads * call->out[0].width, GRAIN, &begin, &end);                   \
+        FB_FOR_DTYPE(call->out[0].dtype, T, name##_rows(T, call, begin, end));                               \
+    }
+
+UNARY(gelu, vf_gelu)
+UNARY(gelu_tanh, vf_gelu_tanh)
+UNARY(silu, vf_silu)

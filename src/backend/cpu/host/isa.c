@@ -1,0 +1,37 @@
+#include "backend/cpu/host/isa.h"
+
+#include <stdio.h>
+
+static bool always(void) { return true; }
+
+#ifdef __x86_64__
+static bool has_avx2(void) {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+static bool has_avx512(void) {
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+}
+#endif
+
+const fb_isa fb_isa_table[] = {
+#ifdef __x86_64__
+    {"avx512", fb_cpu_kernels_avx512, has_avx512},
+    {"avx2", fb_cpu_kernels_avx2, has_avx2},
+#endif
+    {"portable", fb_cpu_kernels_portable, always},
+    {"ref", fb_cpu_kernels_ref, always},
+    {NULL, NULL, NULL},
+};
+
+fb_status fb_isa_find(const char *name, const fb_isa **out, fb_error *err) {
+    char known[64] = "";
+    for (const fb_isa *isa = fb_isa_table; isa->name; isa++) {
+        if (!isa->available()) continue;
+        *out = isa;
+        if (!name || strcmp(name, isa->name) == 0) return FB_OK;
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", *known ? ", " : "", isa->name);
+    }
+    *out = NULL;
+    return fb_fail(err, FB_ERROR_USAGE, "isa: %s (this machine has %s)", name, known);
+}

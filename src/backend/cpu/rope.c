@@ -1,0 +1,56 @@
+/* rope_angles, rope, kv_append: what happens to q, k and v between their projection and the attention. */
+#include "backend/cpu/kernel.h"
+#include "backend/cpu/simd.h"
+
+/* Angles in double: a position may be large, and its product with a frequency must keep its fraction of a
+ * turn. */
+void FB_KERNEL(rope_angles)(const fb_call *call, const fb_lane *lane) {
+    int64_t half = call->attr.rotary / 2, begin, end;
+    fb_lane_share(lane, call->rows, 1, &begin, &end);
+    for (int64_t row = begin; row < end; row++) {
+        float *out = fb_view_at(&call->out[0], row, 0);
+        for (int64_t i = 0; i < half; i++) {
+            double angle = (double)(call->position + row) * call->attr.frequencies[i];
+            out[i] = (float)cos(angle);
+            out[half + i] = (float)sin(angle);
+        }
+    }
+}
+
+FB_INLINE void rotate(fb_dtype t, const void *x, void *y, const float *angles, int64_t half, int64_t width) {
+    for (int64_t i = 0; i < half; i += VW) {
+        const void *x2 = vf_address(t, x, half);
+        vf a = vf_get_n(t, x, i, half, 0), b = vf_get_n(t, x2, i, half, 0);
+        vf c = vf_get_n(FB_F32, angles, i, half, 0), s = vf_get_n(FB_F32, angles + half, i, half, 0);
+        vf_put_n(t, y, i, half, a * c - b * s);
+        vf_put_n(t, (void *)(uintptr_t)vf_address(t, y, half), i, half, b * c + a * s);
+    }
+    int64_t rotary = 2 * half;
+    memcpy((void *)(uintptr_t)vf_address(t, y, rotary), vf_address(t, x, rotary),
+           (size_t)((width - rotary) * (t == FB_F32 ? 4 : 2)));
+}
+
+void FB_KERNEL(rope)(const fb_call *call, const fb_lane *lane) {
+    const fb_view *in = &call->in[0], *out = &call->out[0];
+    int64_t begin, end;
+    fb_lane_share(lane, call->rows * in->heads, 1, &begin, &end);
+    for (int64_t item = begin; item < end; item++) {
+        int64_t row = item / in->heads, head = item % in->heads;
+        const float *angles = fb_view_at(&call->in[1], row, 0);
+        const void *x = fb_view_at(in, row, head);
+        void *y = fb_view_at(out, row, head);
+        FB_FOR_DTYPE(in->dtype, T, rotate(T, x, y, angles, call->attr.rotary / 2, in->width));
+    }
+}
+
+void FB_KERNEL(kv_append)(const fb_call *call, const fb_lane *lane) {
+    const fb_kv *kv = &call->kv;
+    size_t bytes = (size_t)(kv->width * fb_dtype_size(kv->dtype));
+    int64_t begin, end;
+    fb_lane_share(lane, call->rows * kv->heads, 1, &begin, &end);
+    for (int64_t item = begin; item < end; item++) {
+        int64_t row = item / kv->heads, head = item % kv->heads;
+        memcpy(fb_kv_at(kv, kv->k, head, call->position + row), fb_view_at(&call->in[0], row, head), bytes);
+        memcpy(fb_kv_at(kv, kv->v, head, call->position + row), fb_view_at(&call->in[1], row, head), bytes);
+    }
+}

@@ -1,0 +1,245 @@
+/* One vector of VW floats, for every instruction set: arithmetic by the compiler's vector extension, the rest
+ * (widening and narrowing 16-bit floats, fused multiply-add, rounding) here.
+ *
+ * Elements are read and written through vf_get and vf_put with their dtype; kernels call these with a
+ * constant dtype, so that the choice is made at compile time. Pointers need no alignment. */
+#ifndef FB_BACKEND_CPU_SIMD_H
+#define FB_BACKEND_CPU_SIMD_H
+
+#include <math.h>
+
+#include "base/dtype.h"
+
+#if defined FB_ISA_avx2 || defined FB_ISA_avx512
+#include <immintrin.h>
+#endif
+
+#define FB_INLINE static inline __attribute__((always_inline, unused))
+
+#if defined FB_ISA_avx512
+#define VW 16
+#elif defined FB_ISA_avx2
+#define VW 8
+#else
+#define VW 4
+#endif
+
+/* A cast between the two keeps the bits; a comparison gives a vi of 0 and -1. */
+typedef float vf __attribute__((vector_size(VW * 4)));
+typedef int32_t vi __attribute__((vector_size(VW * 4)));
+
+FB_INLINE vf vf_set1(float x) { return x - (vf){0}; }
+
+FB_INLINE vf vf_load_f32(const void *p) {
+    vf v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+FB_INLINE vf vf_load_bf16(const void *p) {
+    uint16_t h[VW];
+    memcpy(h, p, sizeof h);
+    vi v;
+    for (int i = 0; i < VW; i++) v[i] = (int32_t)((uint32_t)h[i] << 16);
+    return (vf)v;
+}
+
+#if defined FB_ISA_avx512
+
+FB_INLINE vf vf_load_f16(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(p)); }
+FB_INLINE void vf_store_f16(void *p, vf v) {
+    _mm256_storeu_si256(p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+FB_INLINE vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+FB_INLINE vf vf_round(vf x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+FB_INLINE vi vf_to_int(vf x) { return (vi)_mm512_cvtps_epi32(x); }
+
+#elif defined FB_ISA_avx2
+
+FB_INLINE vf vf_load_f16(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128(p)); }
+FB_INLINE void vf_store_f16(void *p, vf v) {
+    _mm_storeu_si128(p, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+FB_INLINE vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+FB_INLINE vf vf_round(vf x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+FB_INLINE vi vf_to_int(vf x) { return (vi)_mm256_cvtps_epi32(x); }
+
+#else
+
+FB_INLINE vf vf_load_f16(const void *p) {
+    uint16_t h[VW];
+    memcpy(h, p, sizeof h);
+    vf v;
+    for (int i = 0; i < VW; i++) v[i] = fb_f16_to_f32(h[i]);
+    return v;
+}
+FB_INLINE void vf_store_f16(void *p, vf v) {
+    uint16_t h[VW];
+    for (int i = 0; i < VW; i++) h[i] = fb_f32_to_f16(v[i]);
+    memcpy(p, h, sizeof h);
+}
+FB_INLINE vf vf_fma(vf a, vf b, vf c) { return a * b + c; }
+/* To the nearest integer, for |x| < 2^22: adding 1.5 * 2^23 leaves no room for a fraction. */
+FB_INLINE vf vf_round(vf x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
+FB_INLINE vi vf_to_int(vf x) { return __builtin_convertvector(x, vi); }
+
+#endif
+
+FB_INLINE void vf_store_bf16(void *p, vf v) {
+    uint16_t h[VW];
+    for (int i = 0; i < VW; i++) h[i] = fb_f32_to_bf16(v[i]);
+    memcpy(p, h, sizeof h);
+}
+
+FB_INLINE vf vf_select(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (~mask & (vi)b)); }
+/* The second operand when either is NaN, so that vf_max(limit, x) keeps a NaN of x. */
+FB_INLINE vf vf_max(vf a, vf b) { return vf_select(a > b, a, b); }
+FB_INLINE vf vf_min(vf a, vf b) { return vf_select(a < b, a, b); }
+
+/* The sum of the elements, halves onto halves: one fixed order for each width. */
+FB_INLINE float vf_sum(vf v) {
+    float a[VW];
+    memcpy(a, &v, sizeof a);
+#if VW == 16
+    for (int i = 0; i < 8; i++) a[i] += a[i + 8];
+#endif
+#if VW >= 8
+    for (int i = 0; i < 4; i++) a[i] += a[i + 4];
+#endif
+    return (a[0] + a[2]) + (a[1] + a[3]);
+}
+
+FB_INLINE float vf_max_of(vf v) {
+    float most = v[0];
+    for (int i = 1; i < VW; i++) most = v[i] > most || v[i] != v[i] ? v[i] : most;
+    return most;
+}
+
+/* ---- elements of any dtype
+ * ----------------------------------------------------------------------------------------- */
+
+FB_INLINE const uint8_t *vf_address(fb_dtype t, const void *p, int64_t i) {
+    return (const uint8_t *)p + i * (t == FB_F32 ? 4 : 2);
+}
+
+FB_INLINE vf vf_get(fb_dtype t, const void *p, int64_t i) {
+    const uint8_t *at = vf_address(t, p, i);
+    return t == FB_F32 ? vf_load_f32(at) : t == FB_F16 ? vf_load_f16(at) : vf_load_bf16(at);
+}
+
+FB_INLINE void vf_put(fb_dtype t, void *p, int64_t i, vf v) {
+    void *at = (void *)(uintptr_t)vf_address(t, p, i);
+    if (t == FB_F32)
+        memcpy(at, &v, sizeof v);
+    else if (t == FB_F16)
+        vf_store_f16(at, v);
+    else
+        vf_store_bf16(at, v);
+}
+
+/* Elements i … of an array that ends at n: the lanes beyond it are `fill`, and are not written. */
+FB_INLINE vf vf_get_n(fb_dtype t, const void *p, int64_t i, int64_t n, float fill) {
+    if (i + VW <= n) return vf_get(t, p, i);
+    uint8_t raw[VW * 4] = {0};
+    memcpy(raw, vf_address(t, p, i), (size_t)(n - i) * (t == FB_F32 ? 4 : 2));
+    vf v = vf_get(t, raw, 0);
+    for (int j = 0; j < VW; j++) v[j] = i + j < n ? v[j] : fill;
+    return v;
+}
+
+FB_INLINE void vf_put_n(fb_dtype t, void *p, int64_t i, int64_t n, vf v) {
+    if (i + VW <= n) {
+        vf_put(t, p, i, v);
+        return;
+    }
+    uint8_t raw[VW * 4];
+    vf_put(t, raw, 0, v);
+    memcpy((void *)(uintptr_t)vf_address(t, p, i), raw, (size_t)(n - i) * (t == FB_F32 ? 4 : 2));
+}
+
+FB_INLINE float fb_get(fb_dtype t, const void *p, int64_t i) {
+    const uint8_t *at = vf_address(t, p, i);
+    if (t == FB_F32) {
+        float f;
+        memcpy(&f, at, sizeof f);
+        return f;
+    }
+    uint16_t h;
+    memcpy(&h, at, sizeof h);
+    return t == FB_F16 ? fb_f16_to_f32(h) : fb_bf16_to_f32(h);
+}
+
+FB_INLINE void fb_put(fb_dtype t, void *p, int64_t i, float f) {
+    void *at = (void *)(uintptr_t)vf_address(t, p, i);
+    uint16_t h = t == FB_F16 ? fb_f32_to_f16(f) : fb_f32_to_bf16(f);
+    if (t == FB_F32)
+        memcpy(at, &f, sizeof f);
+    else
+        memcpy(at, &h, sizeof h);
+}
+
+/* Runs `statement` with T a constant, once for each dtype that vector kernels have. */
+#define FB_FOR_DTYPE(dtype, T, statement)                                                                    \
+    do {                                                                                                     \
+        if ((dtype) == FB_F32) {                                                                             \
+            const fb_dtype T = FB_F32;                                                                       \
+            statement;                                                                                       \
+        } else if ((dtype) == FB_F16) {                                                                      \
+            const fb_dtype T = FB_F16;                                                                       \
+            statement;                                                                                       \
+        } else {                                                                                             \
+            const fb_dtype T = FB_BF16;                                                                      \
+            statement;                                                                                       \
+        }                                                                                                    \
+    } while (0)
+
+/* ---- functions
+ * ------------------------------------------------------------------------------------------------------ */
+
+/* exp, within 1.5 ulp: 2^n * p(r) with |r| <= ln(2)/2. The polynomial was fitted for relative error (3e-9,
+ * below float's own). Overflows to inf, underflows through the subnormals to 0. */
+FB_INLINE vf vf_exp(vf x) {
+    x = vf_min(vf_set1(89.0f), vf_max(vf_set1(-104.0f), x));
+    vf n = vf_round(x * 0x1.715476p+0f);
+    /* ln(2) in two parts: the first has 12 bits, so that n times it is exact. */
+    vf r = vf_fma(n, vf_set1(-0x1.62ep-1f), x);
+    r = vf_fma(n, vf_set1(-0x1.0bfbe8p-15f), r);
+    vf p = vf_set1(0.001381453884726425f);
+    p = vf_fma(p, r, vf_set1(0.008368745227770476f));
+    p = vf_fma(p, r, vf_set1(0.041668390811332764f));
+    p = vf_fma(p, r, vf_set1(0.16666520397763646f));
+    p = vf_fma(p, r, vf_set1(0.499999934319908f));
+    p = vf_fma(p * r, r, r) + 1.0f;
+    /* 2^n in two factors, because n goes from -150 to 129. */
+    vi k = vf_to_int(n), half = k >> 1;
+    vf a = (vf)((half + 127) << 23), b = (vf)((k - half + 127) << 23);
+    return p * a * b;
+}
+
+/* x / (1 + exp(-y)): silu for y = x, the tanh form of gelu for y = 2 sqrt(2/pi) (x + 0.044715 x^3). */
+FB_INLINE vf vf_gate(vf x, vf y) { return x / (1.0f + vf_exp(-y)); }
+
+FB_INLINE vf vf_silu(vf x) { return vf_gate(x, x); }
+
+FB_INLINE vf vf_gelu_tanh(vf x) { return vf_gate(x, 1.5957691216057308f * (x + 0.044715f * x * x * x)); }
+
+/* x * Phi(x). With a = |x|, Phi(-a) = exp(-a^2/2) * q(1 / (1 + 0.35 a)), q a polynomial of degree 9 without
+ * constant term, fitted for relative error (3e-8) over a <= 14.5, where exp has underflowed: the left tail
+ * keeps its digits, which 0.5 * x * (1 + erf(...)) loses to cancellation. */
+FB_INLINE vf vf_gelu(vf x) {
+    vf a = vf_max(x, -x);
+    vf t = 1.0f / (1.0f + 0.35f * a);
+    vf q = vf_set1(-0.029158029705286026f);
+    q = vf_fma(q, t, vf_set1(0.1440316140651703f));
+    q = vf_fma(q, t, vf_set1(-0.25584039092063904f));
+    q = vf_fma(q, t, vf_set1(0.15932124853134155f));
+    q = vf_fma(q, t, vf_set1(-0.023213393986225128f));
+    q = vf_fma(q, t, vf_set1(0.10555292665958405f));
+    q = vf_fma(q, t, vf_set1(0.11982118338346481f));
+    q = vf_fma(q, t, vf_set1(0.1398635357618332f));
+    q = vf_fma(q, t, vf_set1(0.139621302485466f));
+    vf tail = vf_exp(-0.5f * a * a) * (q * t); /* Phi(-a) */
+    return x * vf_select(x > 0.0f, 1.0f - tail, tail);
+}
+
+#endif

@@ -1,0 +1,68 @@
+#include "base/dtype.h"
+
+static const struct {
+    const char *name;
+    int64_t size;
+} dtypes[FB_DTYPE_COUNT] = {
+    [FB_F32] = {"f32", 4},
+    [FB_F16] = {"f16", 2},
+    [FB_BF16] = {"bf16", 2},
+    [FB_F64] = {"f64", 8},
+};
+
+const char *fb_dtype_name(fb_dtype dtype) {
+    return (unsigned)dtype < FB_DTYPE_COUNT ? dtypes[dtype].name : "unknown";
+}
+
+int64_t fb_dtype_size(fb_dtype dtype) { return dtypes[dtype].size; }
+
+fb_status fb_dtype_parse(const char *name, fb_dtype *out, fb_error *err) {
+    *out = FB_F32;
+    for (int i = 0; i < FB_DTYPE_COUNT; i++)
+        if (strcmp(name, dtypes[i].name) == 0) {
+            *out = (fb_dtype)i;
+            return FB_OK;
+        }
+    return fb_fail(err, FB_ERROR_USAGE, "dtype: %s (f32, f16, bf16, f64)", name);
+}
+
+double fb_dtype_get(fb_dtype dtype, const void *array, int64_t index) {
+    const uint8_t *at = (const uint8_t *)array + index * dtypes[dtype].size;
+    uint16_t half;
+    float single;
+    double value;
+    switch (dtype) {
+    case FB_F32: memcpy(&single, at, sizeof single); return single;
+    case FB_F16: memcpy(&half, at, sizeof half); return fb_f16_to_f32(half);
+    case FB_BF16: memcpy(&half, at, sizeof half); return fb_bf16_to_f32(half);
+    default: memcpy(&value, at, sizeof value); return value;
+    }
+}
+
+/* Rounds to odd at float32, so that the second rounding, to 16 bits, gives what one rounding from double would. */
+static float round_to_odd(double value) {
+    float near = (float)value;
+    double back = near;
+    uint32_t bits = fb_f32_bits(near);
+    if (back == value || value != value || (bits & 1) || (bits & 0x7f800000) == 0x7f800000) return near;
+    bool up = (back < value) == (value > 0);
+    return fb_f32_from_bits(up ? bits + 1 : bits - 1);
+}
+
+void fb_dtype_set(fb_dtype dtype, void *array, int64_t index, double value) {
+    uint8_t *at = (uint8_t *)array + index * dtypes[dtype].size;
+    float single = (float)value;
+    uint16_t half;
+    switch (dtype) {
+    case FB_F32: memcpy(at, &single, sizeof single); break;
+    case FB_F16:
+        half = fb_f32_to_f16(round_to_odd(value));
+        memcpy(at, &half, sizeof half);
+        break;
+    case FB_BF16:
+        half = fb_f32_to_bf16(round_to_odd(value));
+        memcpy(at, &half, sizeof half);
+        break;
+    default: memcpy(at, &value, sizeof value);
+    }
+}

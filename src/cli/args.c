@@ -1,0 +1,277 @@
+#include "cli/args.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/output.h"
+
+/* ---- one argument at a time ------------------------------------------------------------------ */
+
+typedef enum step { STEP_END, STEP_OPTION, STEP_POSITIONAL, STEP_HELP, STEP_ERROR } step;
+
+typedef struct cursor {
+    const cli_args *args;
+    int argc, at; /* argv[at] is the next argument */
+    char **argv;
+    bool only_positionals; /* after "--" */
+    /* The current argument. */
+    const cli_option *option;
+    int spelled;       /* bytes of argv that name the option: 6 of "--temp=1" */
+    const char *name;  /* of the option as given: not terminated, `spelled` bytes */
+    const char *value; /* of the option, or the positional; NULL for a flag */
+} cursor;
+
+static const cli_option *find_option(const cli_args *args, const char *argument, int spelled) {
+    for (int g = 0; g < args->group_count; g++)
+        for (int i = 0; i < args->groups[g].count; i++) {
+            const cli_option *option = &args->groups[g].options[i];
+            if (argument[1] != '-') {
+                if (option->letter == argument[1]) return option;
+            } else if ((int)strlen(option->name) == spelled - 2 &&
+                       strncmp(option->name, argument + 2, (size_t)spelled - 2) == 0)
+                return option;
+        }
+    return NULL;
+}
+
+static int fail_see_help(const cli_args *args, const char *what, const char *value, int bytes) {
+    return cli_fail(CLI_USAGE, "%s: %.*s (see fusebox %s --help)", what, bytes, value, args->command->name);
+}
+
+/* Finds the option's value: behind "=", attached to the letter, or in the next argument. */
+static step take_value(cursor *c, const char *attached) {
+    c->value = attached;
+    if (c->option->kind == CLI_FLAG) {
+        if (!attached) return STEP_OPTION;
+        cli_fail(CLI_USAGE, "%.*s: %s (takes no value)", c->spelled, c->name, attached);
+        return STEP_ERROR;
+    }
+    if (!attached && c->at < c->argc) c->value = c->argv[c->at++];
+    if (c->value) return STEP_OPTION;
+    cli_fail(CLI_USAGE, "%.*s: no value (needs %s)", c->spelled, c->name, c->option->metavar);
+    return STEP_ERROR;
+}
+
+static step advance(cursor *c) {
+    if (c->at >= c->argc) return STEP_END;
+    const char *argument = c->argv[c->at++];
+    if (!c->only_positionals && strcmp(argument, "--") == 0) {
+        c->only_positionals = true;
+        return advance(c);
+    }
+    if (c->only_positionals || argument[0] != '-' || argument[1] == '\0') {
+        c->value = argument;
+        return STEP_POSITIONAL;
+    }
+    if (strcmp(argument, "--help") == 0 || strcmp(argument, "-h") == 0) return STEP_HELP;
+
+    bool is_long = argument[1] == '-';
+    c->name = argument;
+    c->spelled = is_long ? (int)strcspn(argument, "=") : 2;
+    c->option = find_option(c->args, argument, c->spelled);
+    if (!c->option) {
+        fail_see_help(c->args, "unknown option", argument, c->spelled);
+        return STEP_ERROR;
+    }
+    const char *rest = argument + c->spelled;
+    if (*rest == '\0') return take_value(c, NULL);
+    return take_value(c, is_long ? rest + 1 : rest);
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+/* Whole decimal numbers only: strtoll and strtod alone would take leading spaces, hexadecimal, "inf" and
+ * "nan". */
+static bool is_plain(const char *value, const char *characters) {
+    return *value && value[strspn(value, characters)] == '\0';
+}
+
+static bool parse_int(const cli_option *option, const char *value) {
+    char *end;
+    errno = 0;
+    int64_t number = strtoll(value, &end, 10);
+    if (!is_plain(value, "-0123456789") || *end || errno) return false;
+    if ((double)number < option->range.min || (double)number > option->range.max) return false;
+    *(int64_t *)option->target = number;
+    return true;
+}
+
+static bool parse_seed(const cli_option *option, const char *value) {
+    errno = 0;
+    uint64_t number = strtoull(value, NULL, 10);
+    if (!is_plain(value, "0123456789") || errno) return false;
+    *(uint64_t *)option->target = number;
+    return true;
+}
+
+static bool parse_real(const cli_option *option, const char *value) {
+    char *end;
+    errno = 0;
+    double number = strtod(value, &end);
+    if (!is_plain(value, "+-.0123456789eE") || *end || errno) return false;
+    if (!(number >= option->range.min && number <= option->range.max)) return false;
+    *(double *)option->target = number;
+    return true;
+}
+
+static bool parse_choice(const cli_option *option, const char *value) {
+    for (const char *const *choice = option->choices; *choice; choice++)
+        if (strcmp(*choice, value) == 0) {
+            *(const char **)option->target = *choice;
+            return true;
+        }
+    return false;
+}
+
+static bool set_target(const cli_option *option, const char *value) {
+    switch (option->kind) {
+    case CLI_FLAG:
+        *(bool *)option->target = true;
+        return true;
+    case CLI_INT:
+        return parse_int(option, value);
+    case CLI_SEED:
+        return parse_seed(option, value);
+    case CLI_REAL:
+        return parse_real(option, value);
+    case CLI_STRING:
+        *(const char **)option->target = value;
+        return true;
+    case CLI_DTYPE:
+        return fb_dtype_parse(value, option->target, NULL) == FB_OK;
+    case CLI_CHOICE:
+        return parse_choice(option, value);
+    }
+    return false;
+}
+
+/* What the option accepts, as in "0 to 100" or "f32, f16, bf16"; empty if anything. */
+static const char *describe_range(const cli_option *option, char *text, size_t size) {
+    size_t used = 0;
+    text[0] = '\0';
+    if (option->kind == CLI_INT) snprintf(text, size, "%.0f to %.0f", option->range.min, option->range.max);
+    if (option->kind == CLI_SEED) snprintf(text, size, "0 to %" PRIu64, UINT64_MAX);
+    if (option->kind == CLI_REAL) snprintf(text, size, "%g to %g", option->range.min, option->range.max);
+    if (option->kind == CLI_DTYPE)
+        for (int i = 0; i < FB_DTYPE_COUNT && used < size; i++)
+            used +=
+                (size_t)snprintf(text + used, size - used, "%s%s", i ? ", " : "", fb_dtype_name((fb_dtype)i));
+    if (option->kind == CLI_CHOICE)
+        for (int i = 0; option->choices[i] && used < size; i++)
+            used += (size_t)snprintf(text + used, size - used, "%s%s", i ? ", " : "", option->choices[i]);
+    return text;
+}
+
+/* ---- help ------------------------------------------------------------------------------------ */
+
+static const char *describe_default(const cli_option *option, char *text, size_t size) {
+    text[0] = '\0';
+    if (option->fallback) {
+        snprintf(text, size, "%s", option->fallback);
+        return text;
+    }
+    switch (option->kind) {
+    case CLI_INT:
+        snprintf(text, size, "%" PRId64, *(int64_t *)option->target);
+        break;
+    case CLI_SEED:
+        snprintf(text, size, "%" PRIu64, *(uint64_t *)option->target);
+        break;
+    case CLI_REAL:
+        snprintf(text, size, "%g", *(double *)option->target);
+        break;
+    case CLI_DTYPE:
+        snprintf(text, size, "%s", fb_dtype_name(*(fb_dtype *)option->target));
+        break;
+    case CLI_STRING:
+    case CLI_CHOICE: {
+        const char *value = *(const char **)option->target;
+        if (value) snprintf(text, size, "%s", value);
+        break;
+    }
+    case CLI_FLAG:
+        break;
+    }
+    return text;
+}
+
+/* "  -n, --tokens N" into `text`; returns its length. */
+static int describe_names(const cli_option *option, char *text, size_t size) {
+    char letter[] = "    ";
+    if (option->letter) snprintf(letter, sizeof letter, "-%c, ", option->letter);
+    return snprintf(text, size, "  %s--%s%s%s", option->letter ? letter : "    ", option->name,
+                    option->metavar ? " " : "", option->metavar ? option->metavar : "");
+}
+
+static void print_option(const cli_option *option, int width) {
+    char names[80], range[160], fallback[80];
+    describe_names(option, names, sizeof names);
+    describe_range(option, range, sizeof range);
+    describe_default(option, fallback, sizeof fallback);
+    printf("%-*s  %s", width, names, option->help);
+    if (range[0] || fallback[0])
+        printf(" (%s%s%s%s)", range, range[0] && fallback[0] ? "; " : "", fallback[0] ? "default " : "",
+               fallback);
+    putchar('\n');
+}
+
+static void print_help(const cli_args *args) {
+    static const cli_option help = {.letter = 'h', .name = "help", .kind = CLI_FLAG, .help = "this text"};
+    char names[80];
+    int width = 0;
+    for (int g = 0; g < args->group_count; g++)
+        for (int i = 0; i < args->groups[g].count; i++) {
+            int length = describe_names(&args->groups[g].options[i], names, sizeof names);
+            if (length > width) width = length;
+        }
+    printf("usage: fusebox %s %s\n\n%s.\n\n%s", args->command->name, args->command->synopsis,
+           args->command->summary, args->notes);
+    for (int g = 0; g < args->group_count; g++) {
+        printf("\n%s\n", args->groups[g].title);
+        for (int i = 0; i < args->groups[g].count; i++) print_option(&args->groups[g].options[i], width);
+    }
+    print_option(&help, width);
+}
+
+/* ---- parsing --------------------------------------------------------------------------------- */
+
+static bool end_with(int *status, int value) {
+    *status = value;
+    return false;
+}
+
+static bool take_option(const cursor *c, int *status) {
+    if (c->option->given) *c->option->given = true;
+    if (set_target(c->option, c->value)) return true;
+    char range[160];
+    describe_range(c->option, range, sizeof range);
+    return end_with(status, cli_fail(CLI_USAGE, "%.*s: %s (%s)", c->spelled, c->name,
+                                     *c->value ? c->value : "\"\"", range));
+}
+
+static bool take_positional(cli_args *args, const char *value, int *status) {
+    if (args->positional_count == args->max_positionals)
+        return end_with(status, fail_see_help(args, "too many arguments", value, (int)strlen(value)));
+    args->positionals[args->positional_count++] = value;
+    return true;
+}
+
+bool cli_args_parse(cli_args *args, int argc, char **argv, int *status) {
+    const cursor start = {.args = args, .argc = argc, .at = 1, .argv = argv};
+    step next;
+    /* First look for --help alone: it shows the targets as defaults, so none may have been set yet. */
+    for (cursor c = start; (next = advance(&c)) != STEP_END;) {
+        if (next == STEP_ERROR) return end_with(status, CLI_USAGE);
+        if (next == STEP_HELP) {
+            print_help(args);
+            return end_with(status, CLI_OK);
+        }
+    }
+    args->positional_count = 0;
+    for (cursor c = start; (next = advance(&c)) != STEP_END;)
+        if (!(next == STEP_OPTION ? take_option(&c, status) : take_positional(args, c.value, status)))
+            return false;
+    return true;
+}

@@ -1,0 +1,61 @@
+/* Options from tables: a row says what an option is, and parsing, range errors and --help come from it. */
+#ifndef FB_CLI_ARGS_H
+#define FB_CLI_ARGS_H
+
+#include "cli/cli.h"
+
+/* And what the target points to. */
+typedef enum cli_kind {
+    CLI_FLAG,   /* bool, set to true; the only kind without a value */
+    CLI_INT,    /* int64_t in the range */
+    CLI_SEED,   /* uint64_t, all of them */
+    CLI_REAL,   /* double in the range */
+    CLI_STRING, /* const char * into argv */
+    CLI_DTYPE,  /* fb_dtype */
+    CLI_CHOICE  /* const char *, one of `choices` */
+} cli_kind;
+
+typedef struct cli_option {
+    char letter;      /* of -n; 0: none */
+    const char *name; /* of --name; never NULL */
+    cli_kind kind;
+    void *target;        /* holds the default before parsing */
+    const char *metavar; /* the value's name in --help; NULL for flags */
+    const char *help;
+    struct {
+        double min, max;
+    } range;
+    const char *const *choices; /* up to a NULL */
+    const char *fallback;       /* the default in --help; NULL: the target's value */
+    bool *given;                /* set when the option occurs; may be NULL */
+} cli_option;
+
+/* The members that every row has; others follow by name. */
+#define CLI_ROW(l, n, k, t, m, h)                                                                            \
+    .letter = (l), .name = (n), .kind = (k), .target = (t), .metavar = (m), .help = (h)
+
+/* Options under one heading of --help. */
+typedef struct cli_group {
+    const char *title;
+    const cli_option *options;
+    int count;
+} cli_group;
+
+#define CLI_MAX_POSITIONALS 4
+
+typedef struct cli_args {
+    const cli_command *command;
+    const char *notes; /* lines of --help above the options */
+    const cli_group *groups;
+    int group_count;
+    int max_positionals;
+    /* Filled by parsing. */
+    const char *positionals[CLI_MAX_POSITIONALS];
+    int positional_count;
+} cli_args;
+
+/* Sets the targets of the options in argv[1 …]. False: the command ends here with *status, because of an
+ * error, which was printed, or of --help. An option that occurs twice has its last value. */
+bool cli_args_parse(cli_args *args, int argc, char **argv, int *status);
+
+#endif

@@ -1,0 +1,167 @@
+#include "cli/generate.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli/output.h"
+
+/* A shorter prefill is over before a bar could be read. */
+#define PROGRESS_MIN_TOKENS 64
+#define PROGRESS_WIDTH      30
+
+double cli_clock(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* ---- Ctrl-C ---------------------------------------------------------------------------------- */
+
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int signal_number) {
+    (void)signal_number;
+    interrupted = 1;
+}
+
+/* The first Ctrl-C is noticed between tokens, and system calls go on, so that no text is lost; a second one
+ * kills. */
+static void catch_interrupt(void) {
+    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART | SA_RESETHAND};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+}
+
+/* ---- prefill --------------------------------------------------------------------------------- */
+
+static bool shows_progress(int64_t total) { return total > PROGRESS_MIN_TOKENS && isatty(STDERR_FILENO); }
+
+static bool on_progress(void *user, int64_t done, int64_t total) {
+    (void)user;
+    if (shows_progress(total)) {
+        static const char full[] = "##############################";
+        int filled = (int)(PROGRESS_WIDTH * done / total);
+        fprintf(stderr, "\rprompt [%.*s%*s] %lld of %lld tokens", filled, full, PROGRESS_WIDTH - filled, "",
+                (long long)done, (long long)total);
+    }
+    return !interrupted;
+}
+
+static fb_status prefill(cli_generation *g, fb_error *err) {
+    double start = g->last = cli_clock();
+    on_progress(NULL, 0, g->prompt_count);
+    fb_status status = fb_session_prefill(g->session, g->prompt, g->prompt_count, err);
+    if (shows_progress(g->prompt_count)) fputs("\r\033[K", stderr);
+    g->prefill_seconds = cli_clock() - start;
+    return status;
+}
+
+/* ---- tokens ---------------------------------------------------------------------------------- */
+
+static fb_status sample(cli_generation *g, int32_t *id, fb_error *err) {
+    const float *logits;
+    int64_t rows, vocab;
+    fb_status status = fb_session_logits(g->session, &logits, &rows, &vocab, err);
+    if (status == FB_OK) status = fb_sampler_next(g->sampler, logits + (rows - 1) * vocab, id, err);
+    return status;
+}
+
+static void keep_token(cli_generation *g, int32_t id) {
+    double now = cli_clock();
+    g->tokens[g->count] = id;
+    g->seconds[g->count++] = now - g->last;
+    g->last = now;
+}
+
+static bool write_text(cli_generation *g, const char *text, size_t bytes) {
+    if (bytes == 0 || (fwrite(text, 1, bytes, g->sink) == bytes && fflush(g->sink) == 0)) return true;
+    g->write_errno = errno;
+    return false;
+}
+
+/* Samples, writes and decodes until g->stop is set or something fails. *written is false if the sink failed.
+ */
+static fb_status write_tokens(cli_generation *g, bool *written, fb_error *err) {
+    fb_status status = FB_OK;
+    const char *text;
+    size_t bytes;
+    while (status == FB_OK && *written) {
+        if (g->count == g->limit)
+            g->stop = g->context_is_limit ? CLI_STOP_CONTEXT : CLI_STOP_LENGTH;
+        else if (interrupted)
+            g->stop = CLI_STOP_INTERRUPT;
+        if (g->stop != CLI_STOP_NONE) break;
+        /* The last token is written but never decoded: its successor is not asked for. */
+        if (g->count > 0 && (status = fb_session_decode(g->session, g->tokens[g->count - 1], err)) != FB_OK)
+            break;
+        int32_t id;
+        if ((status = sample(g, &id, err)) != FB_OK) break;
+        if (fb_model_is_end(g->model, id)) {
+            g->stop = CLI_STOP_END;
+            break;
+        }
+        keep_token(g, id);
+        status = fb_text_push(g->stream, id, &text, &bytes, err);
+        if (status == FB_OK) *written = write_text(g, text, bytes);
+    }
+    if (status == FB_OK && *written) {
+        status = fb_text_flush(g->stream, &text, &bytes, err);
+        if (status == FB_OK) *written = write_text(g, text, bytes);
+    }
+    return status;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+static fb_status prepare(cli_generation *g, fb_error *err) {
+    fb_model_info info;
+    fb_model_get_info(g->model, &info);
+    g->session_options.capacity = g->prompt_count + g->limit;
+    g->session_options.on_progress = on_progress;
+    double start = cli_clock();
+    fb_status status = fb_session_create(g->model, &g->session_options, &g->session, err);
+    if (status != FB_OK) return status;
+    g->create_seconds = cli_clock() - start;
+    g->threads = fb_session_threads(g->session);
+    g->isa = fb_session_isa(g->session);
+    if ((status = fb_sampler_create(&g->sampler_options, info.vocab, &g->sampler, err)) != FB_OK)
+        return status;
+    for (int64_t i = 0; i < g->prompt_count; i++) fb_sampler_accept(g->sampler, g->prompt[i]);
+    return fb_text_create(g->model, &g->stream, err);
+}
+
+int cli_generate(cli_generation *g) {
+    fb_error err;
+    if (prepare(g, &err) != FB_OK) return cli_fail_error(&err);
+    size_t room = g->limit > 0 ? (size_t)g->limit : 1;
+    g->tokens = malloc(room * sizeof *g->tokens);
+    g->seconds = malloc(room * sizeof *g->seconds);
+    if (!g->tokens || !g->seconds) return cli_fail(CLI_FAILED, "tokens: no memory for %zu", room);
+
+    catch_interrupt();
+    bool written = true;
+    fb_status status = prefill(g, &err);
+    if (status == FB_ERROR_STOPPED && interrupted) {
+        g->stop = CLI_STOP_INTERRUPT;
+    } else {
+        /* Not before here: the progress bar needs the line, and a prefill that fails must leave the output
+         * empty. */
+        if (status == FB_OK && g->shown) written = write_text(g, g->shown, strlen(g->shown));
+        if (status == FB_OK) status = write_tokens(g, &written, &err);
+        if (status != FB_OK) return cli_fail(CLI_FAILED, "%s", err.message);
+    }
+    if (!written) return cli_fail_output(g->write_errno);
+    return g->stop == CLI_STOP_INTERRUPT ? CLI_INTERRUPTED : CLI_OK;
+}
+
+void cli_generation_free(cli_generation *g) {
+    fb_text_free(g->stream);
+    fb_sampler_free(g->sampler);
+    fb_session_free(g->session);
+    free(g->tokens);
+    free(g->seconds);
+}

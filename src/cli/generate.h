@@ -1,0 +1,54 @@
+/* One generation: prefill the prompt, then sample, write and decode token by token, keeping the times. */
+#ifndef FB_CLI_GENERATE_H
+#define FB_CLI_GENERATE_H
+
+#include <stdio.h>
+
+#include "cli/cli.h"
+
+typedef enum cli_stop {
+    CLI_STOP_NONE,
+    CLI_STOP_END,      /* an end token */
+    CLI_STOP_LENGTH,   /* as many tokens as asked for */
+    CLI_STOP_CONTEXT,  /* the model's context is full */
+    CLI_STOP_INTERRUPT /* Ctrl-C */
+} cli_stop;
+
+typedef struct cli_generation {
+    /* What to do. */
+    const fb_model *model;
+    fb_session_options session_options; /* callbacks are set here */
+    fb_sampler_options sampler_options;
+    const int32_t *prompt; /* ids, at least one */
+    int64_t prompt_count;
+    int64_t limit;         /* tokens to generate at most */
+    bool context_is_limit; /* the limit is what the context has left */
+    FILE *sink;            /* gets the text, flushed at each token */
+    const char *shown;     /* text to write in front of the first token; NULL: none */
+
+    /* What happened; released by cli_generation_free. */
+    int32_t *tokens; /* [count], without an end token */
+    double *seconds; /* [count]: of the first token since the start of the prefill, of another since the one
+                        before */
+    int64_t count;
+    cli_stop stop;
+    double create_seconds, prefill_seconds;
+    int32_t threads;
+    const char *isa;
+
+    /* While it runs. */
+    fb_session *session;
+    fb_sampler *sampler;
+    fb_text_stream *stream;
+    double last;     /* when the last token came */
+    int write_errno; /* why the sink failed */
+} cli_generation;
+
+/* Returns CLI_OK, CLI_INTERRUPTED after Ctrl-C (the text so far is written), or CLI_USAGE or CLI_FAILED after
+ * printing why. */
+int cli_generate(cli_generation *generation);
+void cli_generation_free(cli_generation *generation);
+
+double cli_clock(void); /* seconds, monotonic */
+
+#endif

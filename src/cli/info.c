@@ -1,0 +1,97 @@
+/* fusebox info: what a model is, and its plain program. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/json_out.h"
+#include "cli/model.h"
+#include "cli/output.h"
+
+static void print_weights(const fb_model_info *info) {
+    char scaled[CLI_NUMBER_BYTES], digits[CLI_NUMBER_BYTES];
+    printf("%-24s%s", "parameters", cli_format_scaled((double)info->parameters, scaled));
+    printf(" (%s)\n", cli_format_digits(info->parameters, digits));
+    for (int i = 0; i < FB_DTYPE_COUNT; i++) {
+        if (info->weights[i] == 0) continue;
+        printf("%-12s%-12s%sB", "weights", fb_dtype_name((fb_dtype)i),
+               cli_format_scaled((double)info->weight_bytes[i], scaled));
+        printf(" (%s bytes", cli_format_digits(info->weight_bytes[i], digits));
+        printf(", %s parameters)\n", cli_format_digits(info->weights[i], digits));
+    }
+}
+
+static void print_text(const char *path, const fb_model *model, const fb_model_info *info,
+                       const char *program) {
+    const char *name, *value;
+    printf("%-24s%s\n", "model", path);
+    printf("%-24s%s\n", "architecture", info->architecture);
+    print_weights(info);
+    printf("%-24s%s\n\n", "tokenizer", info->has_tokenizer ? "yes" : "none");
+    for (int i = 0; fb_model_fact(model, i, &name, &value); i++) printf("%-24s%s\n", name, value);
+    printf("\n%s", program);
+    size_t length = strlen(program);
+    if (length > 0 && program[length - 1] != '\n') putchar('\n');
+}
+
+static void print_json(const char *path, const fb_model *model, const fb_model_info *info,
+                       const char *program) {
+    const char *name, *value;
+    cli_json json = {.out = stdout};
+    cli_json_open(&json, NULL, '{');
+    cli_json_string(&json, "model", path);
+    cli_json_string(&json, "architecture", info->architecture);
+    cli_json_int(&json, "layers", info->layers);
+    cli_json_int(&json, "hidden", info->hidden);
+    cli_json_int(&json, "vocab", info->vocab);
+    cli_json_int(&json, "context", info->context);
+    cli_json_int(&json, "parameters", info->parameters);
+    cli_json_bool(&json, "has_tokenizer", info->has_tokenizer);
+    cli_json_open(&json, "weights", '{');
+    for (int i = 0; i < FB_DTYPE_COUNT; i++) {
+        if (info->weights[i] == 0) continue;
+        cli_json_open(&json, fb_dtype_name((fb_dtype)i), '{');
+        cli_json_int(&json, "parameters", info->weights[i]);
+        cli_json_int(&json, "bytes", info->weight_bytes[i]);
+        cli_json_close(&json, '}');
+    }
+    cli_json_close(&json, '}');
+    cli_json_open(&json, "facts", '{');
+    for (int i = 0; fb_model_fact(model, i, &name, &value); i++) cli_json_string(&json, name, value);
+    cli_json_close(&json, '}');
+    cli_json_string(&json, "program", program);
+    cli_json_close(&json, '}');
+    putchar('\n');
+}
+
+static int show(const char *path, const fb_model *model, bool as_json) {
+    fb_error err;
+    fb_model_info info;
+    char *program = NULL;
+    fb_model_get_info(model, &info);
+    if (fb_model_program_text(model, &program, &err) != FB_OK) return cli_fail_error(&err);
+    (as_json ? print_json : print_text)(path, model, &info, program);
+    fb_free(program);
+    return CLI_OK;
+}
+
+int cli_info(const cli_command *command, int argc, char **argv) {
+    bool as_json = false;
+    const cli_option options[] = {
+        {CLI_ROW(0, "json", CLI_FLAG, &as_json, NULL, "one JSON object")},
+    };
+    const cli_group groups[] = {{"output", options, 1}};
+    cli_args args = {.command = command,
+                     .notes = CLI_MODEL_NOTES,
+                     .groups = groups,
+                     .group_count = 1,
+                     .max_positionals = 1};
+    int status;
+    if (!cli_args_parse(&args, argc, argv, &status)) return status;
+    char *path;
+    fb_model *model;
+    status = cli_model_open(args.positional_count ? args.positionals[0] : NULL, &path, &model);
+    if (status == CLI_OK) status = show(path, model, as_json);
+    fb_model_free(model);
+    free(path);
+    return status;
+}

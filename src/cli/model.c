@@ -1,0 +1,43 @@
+#include "cli/model.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/output.h"
+
+#define MAX_THREADS 1024
+
+static const char *const isas[] = {"avx512", "avx2", "portable", "ref", NULL};
+
+void cli_model_rows(cli_model_options *options, cli_option rows[CLI_MODEL_ROWS]) {
+    *options = (cli_model_options){.threads = 0, .act = FB_F32, .isa = NULL};
+    rows[0] = (cli_option){
+        CLI_ROW(0, "threads", CLI_INT, &options->threads, "N", "threads; the result does not depend on it"),
+        .range = {0, MAX_THREADS}, .fallback = "0, one a core"};
+    rows[1] = (cli_option){
+        CLI_ROW(0, "act", CLI_DTYPE, &options->act, "TYPE", "type in which operators store results")};
+    rows[2] = (cli_option){
+        CLI_ROW(0, "isa", CLI_CHOICE, &options->isa, "NAME", "kernels; ref is slow, in double precision"),
+        .choices = isas, .fallback = "the best"};
+}
+
+void cli_model_session(const cli_model_options *options, fb_session_options *session) {
+    fb_session_options_default(session);
+    session->threads = (int32_t)options->threads;
+    session->act = options->act;
+    session->isa = options->isa;
+}
+
+int cli_model_open(const char *name, char **path, fb_model **model) {
+    *model = NULL;
+    *path = NULL;
+    if (name && !*name) return cli_fail(CLI_USAGE, "MODEL: \"\" (a directory)");
+    int status = CLI_OK;
+    *path = name ? strdup(name) : cli_builtin_find(&status);
+    if (!*path) return name ? cli_fail(CLI_FAILED, "MODEL: no memory") : status;
+    fb_error err;
+    if (fb_model_open(*path, model, &err) == FB_OK) return CLI_OK;
+    free(*path);
+    *path = NULL;
+    return cli_fail_error(&err);
+}

@@ -1,0 +1,32 @@
+/* What every command that runs a model shares: how MODEL is found, and the options of how it runs. */
+#ifndef FB_CLI_MODEL_H
+#define FB_CLI_MODEL_H
+
+#include "cli/args.h"
+
+typedef struct cli_model_options {
+    int64_t threads; /* 0: all */
+    fb_dtype act;
+    const char *isa; /* NULL: the best */
+} cli_model_options;
+
+/* Sets the defaults and writes the rows whose targets are in `options`. */
+enum { CLI_MODEL_ROWS = 3 };
+void cli_model_rows(cli_model_options *options, cli_option rows[CLI_MODEL_ROWS]);
+
+void cli_model_session(const cli_model_options *options, fb_session_options *session);
+
+/* Opens MODEL, or the built-in model if it is NULL; the path that was opened goes to *path, released with
+ * free. Returns CLI_OK, or an exit status after printing why. */
+int cli_model_open(const char *name, char **path, fb_model **model);
+
+/* The directory of the built-in model, released with free, or NULL after printing why; *status is then the
+ * exit status. */
+char *cli_builtin_find(int *status);
+
+/* The lines of --help about MODEL. */
+#define CLI_MODEL_NOTES                                                                                      \
+    "MODEL is a Hugging Face directory: config.json, model.safetensors (or its index) and tokenizer.json.\n" \
+    "Without one, the built-in storyteller runs.\n"
+
+#endif

@@ -1,0 +1,58 @@
+#include "cli/output.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio_ext.h>
+#include <string.h>
+
+int cli_fail(int status, const char *format, ...) {
+    char message[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    /* Arguments and file names are echoed: they must neither break the line nor steer the terminal. */
+    for (char *c = message; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    fprintf(stderr, "fusebox: %s\n", message);
+    return status;
+}
+
+int cli_fail_error(const fb_error *err) {
+    bool bad_input =
+        err->status == FB_ERROR_USAGE || err->status == FB_ERROR_FILE || err->status == FB_ERROR_UNSUPPORTED;
+    return cli_fail(bad_input ? CLI_USAGE : CLI_FAILED, "%s", err->message);
+}
+
+int cli_fail_output(int reason) {
+    /* What could not be written is given up, so that it fails once and not again at exit. */
+    __fpurge(stdout);
+    clearerr(stdout);
+    if (reason == EPIPE) return CLI_FAILED;
+    return cli_fail(CLI_FAILED, "standard output: %s", reason ? strerror(reason) : "write error");
+}
+
+int cli_finish_output(int status) {
+    errno = 0;
+    return fflush(stdout) == 0 && !ferror(stdout) ? status : cli_fail_output(errno);
+}
+
+const char *cli_format_digits(int64_t value, char text[CLI_NUMBER_BYTES]) {
+    char digits[CLI_NUMBER_BYTES];
+    int length = snprintf(digits, sizeof digits, "%" PRId64, value), at = 0;
+    for (int i = 0; i < length; i++) {
+        if (i > 0 && (length - i) % 3 == 0 && digits[i - 1] != '-') text[at++] = ',';
+        text[at++] = digits[i];
+    }
+    text[at] = '\0';
+    return text;
+}
+
+const char *cli_format_scaled(double value, char text[CLI_NUMBER_BYTES]) {
+    static const char *const units[] = {"", " k", " M", " G", " T"};
+    size_t unit = 0;
+    for (; value >= 999.95 && unit + 1 < sizeof units / sizeof *units; unit++) value /= 1000;
+    snprintf(text, CLI_NUMBER_BYTES, unit ? "%.1f%s" : "%.0f%s", value, units[unit]);
+    return text;
+}

@@ -1,0 +1,67 @@
+#include "cli/prompt.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/output.h"
+
+/* Far beyond any context; a device file never ends. */
+#define MAX_PROMPT_BYTES ((size_t)256 << 20)
+
+static int read_all(cli_prompt *prompt, const char *name, FILE *in) {
+    size_t room = 0;
+    for (;;) {
+        if (prompt->bytes + 1 >= room) {
+            room = room ? room * 2 : 4096;
+            char *larger = realloc(prompt->text, room);
+            if (!larger) return cli_fail(CLI_FAILED, "%s: no memory for %zu bytes", name, room);
+            prompt->text = larger;
+        }
+        size_t got = fread(prompt->text + prompt->bytes, 1, room - prompt->bytes - 1, in);
+        prompt->bytes += got;
+        prompt->text[prompt->bytes] = '\0';
+        if (ferror(in)) return cli_fail(CLI_USAGE, "%s: %s", name, strerror(errno));
+        if (prompt->bytes > MAX_PROMPT_BYTES)
+            return cli_fail(CLI_USAGE, "%s: too long for a prompt (at most %zu bytes)", name,
+                            MAX_PROMPT_BYTES);
+        if (got == 0) break;
+    }
+    if (prompt->bytes > 0 && prompt->text[prompt->bytes - 1] == '\n') prompt->text[--prompt->bytes] = '\0';
+    return CLI_OK;
+}
+
+int cli_prompt_read(cli_prompt *prompt, const char *text, const char *file) {
+    if (text || !file) {
+        prompt->text = strdup(text ? text : "");
+        if (!prompt->text) return cli_fail(CLI_FAILED, "prompt: no memory");
+        prompt->bytes = strlen(prompt->text);
+        return CLI_OK;
+    }
+    if (strcmp(file, "-") == 0) return read_all(prompt, "standard input", stdin);
+    FILE *in = fopen(file, "rb");
+    if (!in) return cli_fail(CLI_USAGE, "%s: %s", file, strerror(errno));
+    int status = read_all(prompt, file, in);
+    fclose(in);
+    return status;
+}
+
+int cli_prompt_tokenize(cli_prompt *prompt, const fb_model *model) {
+    fb_error err;
+    fb_model_info info;
+    fb_model_get_info(model, &info);
+    if (fb_tokenize(model, prompt->text, prompt->bytes, true, &prompt->ids, &prompt->count, &err) != FB_OK)
+        return cli_fail_error(&err);
+    if (prompt->count == 0)
+        return cli_fail(CLI_USAGE, "prompt: 0 tokens (at least 1: give -p TEXT, -f FILE or -)");
+    if (prompt->count > info.context)
+        return cli_fail(CLI_USAGE, "prompt: %lld tokens (the model's context is %lld)",
+                        (long long)prompt->count, (long long)info.context);
+    return CLI_OK;
+}
+
+void cli_prompt_free(cli_prompt *prompt) {
+    free(prompt->text);
+    fb_free(prompt->ids);
+}

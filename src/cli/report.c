@@ -1,0 +1,106 @@
+#include "cli/report.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "cli/json_out.h"
+#include "cli/output.h"
+
+static const char *const stop_names[] = {
+    [CLI_STOP_NONE] = "none",           [CLI_STOP_END] = "end",
+    [CLI_STOP_LENGTH] = "length",       [CLI_STOP_CONTEXT] = "context",
+    [CLI_STOP_INTERRUPT] = "interrupt",
+};
+
+/* Rates and times; NaN where nothing was measured. */
+typedef struct figures {
+    double prefill_rate;       /* tokens/s */
+    double first;              /* seconds from the start of the prefill to the first token */
+    double median, mean, rate; /* of the tokens after the first: seconds, seconds, tokens/s */
+    int64_t memory;            /* bytes, the peak */
+} figures;
+
+static int compare(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* NaN for no values, or no memory to sort them in. */
+static double median_of(const double *values, int64_t count) {
+    double *sorted = count > 0 ? malloc((size_t)count * sizeof *sorted) : NULL;
+    if (!sorted) return NAN;
+    memcpy(sorted, values, (size_t)count * sizeof *sorted);
+    qsort(sorted, (size_t)count, sizeof *sorted, compare);
+    double median = (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
+    free(sorted);
+    return median;
+}
+
+static figures measure(const cli_generation *g) {
+    figures f = {NAN, NAN, NAN, NAN, NAN, 0};
+    if (g->prefill_seconds > 0) f.prefill_rate = (double)g->prompt_count / g->prefill_seconds;
+    if (g->count > 0) f.first = g->seconds[0];
+    if (g->count > 1) {
+        double sum = 0;
+        for (int64_t i = 1; i < g->count; i++) sum += g->seconds[i];
+        f.mean = sum / (double)(g->count - 1);
+        f.median = median_of(g->seconds + 1, g->count - 1);
+        f.rate = 1 / f.mean;
+    }
+    struct rusage usage;
+    if (getrusage(RUSAGE_SELF, &usage) == 0) f.memory = (int64_t)usage.ru_maxrss * 1024;
+    return f;
+}
+
+void cli_report_stats(const cli_report *report, FILE *out) {
+    const cli_generation *g = report->generation;
+    figures f = measure(g);
+    char memory[CLI_NUMBER_BYTES];
+    fprintf(out, "load             %.1f ms\n", report->load_seconds * 1e3);
+    fprintf(out, "prompt           %" PRId64 " tokens in %.1f ms", g->prompt_count, g->prefill_seconds * 1e3);
+    fprintf(out, ", %.1f tokens/s\n", f.prefill_rate);
+    fprintf(out, "generated        %" PRId64 " tokens, stopped by %s\n", g->count, stop_names[g->stop]);
+    if (g->count > 0) fprintf(out, "first token      %.2f ms\n", f.first * 1e3);
+    if (g->count > 1) {
+        fprintf(out, "per token        %.3f ms (median), %.3f ms (mean)\n", f.median * 1e3, f.mean * 1e3);
+        fprintf(out, "speed            %.1f tokens/s\n", f.rate);
+    }
+    fprintf(out, "peak memory      %sB\n", cli_format_scaled((double)f.memory, memory));
+    fprintf(out, "threads          %d\n", g->threads);
+    fprintf(out, "isa              %s\n", g->isa);
+    fprintf(out, "act              %s\n", fb_dtype_name(g->session_options.act));
+    fprintf(out, "seed             %" PRIu64 "\n", g->sampler_options.seed);
+}
+
+void cli_report_json(const cli_report *report, FILE *out) {
+    const cli_generation *g = report->generation;
+    figures f = measure(g);
+    cli_json json = {.out = out};
+    cli_json_open(&json, NULL, '{');
+    cli_json_bytes(&json, "prompt", report->prompt, report->prompt_bytes);
+    cli_json_bytes(&json, "text", report->text, report->text_bytes);
+    cli_json_int(&json, "prompt_tokens", g->prompt_count);
+    cli_json_open(&json, "tokens", '[');
+    for (int64_t i = 0; i < g->count; i++) cli_json_int(&json, NULL, g->tokens[i]);
+    cli_json_close(&json, ']');
+    cli_json_string(&json, "stop", stop_names[g->stop]);
+    cli_json_uint(&json, "seed", g->sampler_options.seed);
+    cli_json_open(&json, "stats", '{');
+    cli_json_real(&json, "load_ms", report->load_seconds * 1e3);
+    cli_json_real(&json, "prefill_ms", g->prefill_seconds * 1e3);
+    cli_json_real(&json, "prefill_tokens_per_s", f.prefill_rate);
+    cli_json_real(&json, "ttft_ms", f.first * 1e3);
+    cli_json_real(&json, "tpot_ms", f.median * 1e3);
+    cli_json_real(&json, "tpot_mean_ms", f.mean * 1e3);
+    cli_json_real(&json, "tokens_per_s", f.rate);
+    cli_json_int(&json, "peak_memory_bytes", f.memory);
+    cli_json_int(&json, "threads", g->threads);
+    cli_json_string(&json, "isa", g->isa);
+    cli_json_string(&json, "act", fb_dtype_name(g->session_options.act));
+    cli_json_close(&json, '}');
+    cli_json_close(&json, '}');
+    putc('\n', out);
+}

@@ -1,0 +1,200 @@
+/* fusebox run: a prompt becomes text. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "cli/generate.h"
+#include "cli/model.h"
+#include "cli/output.h"
+#include "cli/prompt.h"
+#include "cli/report.h"
+
+typedef struct run_options {
+    cli_model_options model;
+    const char *model_name, *text, *file;
+    int64_t tokens, top_k;
+    double temp, top_p, min_p, repeat_penalty;
+    uint64_t seed;
+    bool tokens_given, seed_given, stats, json;
+} run_options;
+
+/* ---- the command line ------------------------------------------------------------------------ */
+
+/* MODEL and "-" in any order. */
+static int take_positionals(const cli_args *args, run_options *o) {
+    for (int i = 0; i < args->positional_count; i++) {
+        const char *value = args->positionals[i];
+        bool is_stdin = strcmp(value, "-") == 0;
+        if (is_stdin && o->file)
+            return cli_fail(CLI_USAGE, "prompt: given twice (one of -p TEXT, -f FILE and -)");
+        if (!is_stdin && o->model_name)
+            return cli_fail(CLI_USAGE, "too many arguments: %s (see fusebox run --help)", value);
+        *(is_stdin ? &o->file : &o->model_name) = value;
+    }
+    if (o->text && o->file) return cli_fail(CLI_USAGE, "prompt: given twice (one of -p TEXT, -f FILE and -)");
+    return CLI_OK;
+}
+
+static void set_defaults(run_options *o) {
+    fb_sampler_options sampler;
+    fb_sampler_options_default(&sampler);
+    *o = (run_options){.tokens = 256, .top_k = sampler.top_k};
+    o->temp = sampler.temperature;
+    o->top_p = sampler.top_p;
+    o->min_p = sampler.min_p;
+    o->repeat_penalty = sampler.repeat_penalty;
+}
+
+static bool parse(const cli_command *command, int argc, char **argv, run_options *o, int *status) {
+    set_defaults(o);
+    cli_option model_rows[CLI_MODEL_ROWS];
+    cli_model_rows(&o->model, model_rows);
+    const cli_option prompt[] = {
+        {CLI_ROW('p', "prompt", CLI_STRING, &o->text, "TEXT", "the text to continue")},
+        {CLI_ROW('f', "file", CLI_STRING, &o->file, "FILE", "read it from a file; - is standard input")},
+        {CLI_ROW('n', "tokens", CLI_INT, &o->tokens, "N", "tokens at most"), .range = {0, 1e9},
+         .fallback = "256, or what the context has left", .given = &o->tokens_given},
+    };
+    const cli_option sampling[] = {
+        {CLI_ROW(0, "temp", CLI_REAL, &o->temp, "T", "temperature; 0 takes the best token"),
+         .range = {0, 100}},
+        {CLI_ROW(0, "top-k", CLI_INT, &o->top_k, "K", "draw from the K best; 0 is off"), .range = {0, 1e9}},
+        {CLI_ROW(0, "top-p", CLI_REAL, &o->top_p, "P", "draw from the best with probability P together"),
+         .range = {0, 1}},
+        {CLI_ROW(0, "min-p", CLI_REAL, &o->min_p, "P", "drop what is below P times the best"),
+         .range = {0, 1}},
+        {CLI_ROW(0, "repeat-penalty", CLI_REAL, &o->repeat_penalty, "R", "for the last 64 tokens; 1 is off"),
+         .range = {0.01, 100}},
+        {CLI_ROW(0, "seed", CLI_SEED, &o->seed, "S", "the same seed gives the same text"),
+         .fallback = "random", .given = &o->seed_given},
+    };
+    const cli_option output[] = {
+        {CLI_ROW(0, "stats", CLI_FLAG, &o->stats, NULL, "times, speed and memory to standard error")},
+        {CLI_ROW(0, "json", CLI_FLAG, &o->json, NULL, "one JSON object instead of the text")},
+    };
+    const cli_group groups[] = {
+        {"prompt", prompt, sizeof prompt / sizeof *prompt},
+        {"sampling", sampling, sizeof sampling / sizeof *sampling},
+        {"execution", model_rows, CLI_MODEL_ROWS},
+        {"output", output, sizeof output / sizeof *output},
+    };
+    cli_args args = {.command = command,
+                     .notes = CLI_MODEL_NOTES "A single - reads the prompt from standard input.\n",
+                     .groups = groups,
+                     .group_count = sizeof groups / sizeof *groups,
+                     .max_positionals = 2};
+    if (!cli_args_parse(&args, argc, argv, status)) return false;
+    return (*status = take_positionals(&args, o)) == CLI_OK;
+}
+
+/* ---- the run --------------------------------------------------------------------------------- */
+
+/* A random seed has 32 bits: short to type again, and exact in every JSON reader. */
+static int choose_seed(run_options *o) {
+    uint32_t random;
+    if (o->seed_given) return CLI_OK;
+    if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random)
+        return cli_fail(CLI_FAILED, "seed: no random number from the system (give --seed)");
+    o->seed = random;
+    return CLI_OK;
+}
+
+/* How many tokens to generate. An explicit -n must fit; the default takes what is left. */
+static int set_limit(const run_options *o, const cli_prompt *prompt, cli_generation *g) {
+    fb_model_info info;
+    fb_model_get_info(g->model, &info);
+    int64_t left = info.context - prompt->count;
+    if (o->tokens_given && o->tokens > left)
+        return cli_fail(CLI_USAGE, "-n: %lld after a prompt of %lld tokens (the model's context is %lld)",
+                        (long long)o->tokens, (long long)prompt->count, (long long)info.context);
+    g->context_is_limit = o->tokens > left;
+    g->limit = g->context_is_limit ? left : o->tokens;
+    return CLI_OK;
+}
+
+static void set_options(const run_options *o, const cli_prompt *prompt, cli_generation *g) {
+    g->prompt = prompt->ids;
+    g->prompt_count = prompt->count;
+    cli_model_session(&o->model, &g->session_options);
+    fb_sampler_options_default(&g->sampler_options);
+    g->sampler_options.temperature = (float)o->temp;
+    g->sampler_options.top_k = o->top_k;
+    g->sampler_options.top_p = (float)o->top_p;
+    g->sampler_options.min_p = (float)o->min_p;
+    g->sampler_options.repeat_penalty = (float)o->repeat_penalty;
+    g->sampler_options.seed = o->seed;
+}
+
+/* On a terminal the story reads whole: the prompt, dim, and its continuation. Anywhere else only the
+ * continuation. */
+static char *terminal_prompt(const run_options *o, const cli_prompt *prompt) {
+    if (o->json || prompt->bytes == 0 || !isatty(STDOUT_FILENO)) return NULL;
+    const char *no_color = getenv("NO_COLOR");
+    bool plain = no_color && *no_color;
+    char *shown = NULL;
+    int length = asprintf(&shown, "%s%s%s", plain ? "" : "\033[2m", prompt->text, plain ? "" : "\033[0m");
+    return length < 0 ? NULL : shown;
+}
+
+static int finish(const run_options *o, const cli_report *report, int status) {
+    if (o->json)
+        cli_report_json(report, stdout);
+    else
+        putchar('\n');
+    status = cli_finish_output(status);
+    if (o->stats) cli_report_stats(report, stderr);
+    return status;
+}
+
+static int generate(const run_options *o, const cli_prompt *prompt, cli_generation *g, double load_seconds) {
+    char *text = NULL, *shown = terminal_prompt(o, prompt);
+    size_t bytes = 0;
+    g->shown = shown;
+    g->sink = o->json ? open_memstream(&text, &bytes) : stdout;
+    int status = g->sink ? cli_generate(g) : cli_fail(CLI_FAILED, "text: no memory");
+    if (o->json && g->sink) fclose(g->sink);
+    if (status == CLI_OK || status == CLI_INTERRUPTED) {
+        cli_report report = {.generation = g,
+                             .load_seconds = load_seconds + g->create_seconds,
+                             .prompt = prompt->text,
+                             .prompt_bytes = prompt->bytes,
+                             .text = text,
+                             .text_bytes = bytes};
+        status = finish(o, &report, status);
+    }
+    free(text);
+    free(shown);
+    return status;
+}
+
+static int run_model(const run_options *o, cli_prompt *prompt, fb_model *model, double load_seconds) {
+    cli_generation generation = {.model = model};
+    int status = cli_prompt_tokenize(prompt, model);
+    if (status == CLI_OK) status = set_limit(o, prompt, &generation);
+    if (status == CLI_OK) {
+        set_options(o, prompt, &generation);
+        status = generate(o, prompt, &generation, load_seconds);
+    }
+    cli_generation_free(&generation);
+    return status;
+}
+
+int cli_run(const cli_command *command, int argc, char **argv) {
+    run_options options;
+    cli_prompt prompt = {0};
+    fb_model *model = NULL;
+    char *path = NULL;
+    int status;
+    if (!parse(command, argc, argv, &options, &status)) return status;
+    double start = cli_clock();
+    status = cli_model_open(options.model_name, &path, &model);
+    double load_seconds = cli_clock() - start;
+    if (status == CLI_OK) status = choose_seed(&options);
+    if (status == CLI_OK) status = cli_prompt_read(&prompt, options.text, options.file);
+    if (status == CLI_OK) status = run_model(&options, &prompt, model, load_seconds);
+    fb_model_free(model);
+    cli_prompt_free(&prompt);
+    free(path);
+    return status;
+}

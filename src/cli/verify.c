@@ -1,0 +1,126 @@
+/* fusebox verify: every hidden state, the logits and the greedy continuation against a golden. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "cli/json_out.h"
+#include "cli/model.h"
+#include "cli/output.h"
+
+/* fabs, because a NaN has a sign, too. */
+static void print_row(const char *name, const fb_verify_row *row) {
+    printf("%-8s  %12.3e  %12.3e  %12.1e  %s\n", name, fabs(row->max_abs), fabs(row->rel), row->limit,
+           row->ok ? "ok" : "FAILED");
+}
+
+static void print_greedy(const fb_verify_report *report) {
+    printf("%-8s  %" PRId64 " of %" PRId64 " tokens equal", "greedy", report->greedy_equal,
+           report->greedy_tokens);
+    if (report->greedy_near > 0) printf(", %" PRId64 " within the error bound", report->greedy_near);
+    printf("  %s\n", report->greedy_match ? "ok" : "FAILED");
+}
+
+/* The last line: the whole in one. */
+static void print_verdict(const fb_verify_report *report, const char *golden) {
+    if (report->ok) {
+        printf("verified: %s, %" PRId64 " tokens: %" PRId64 " hidden states, the logits and %" PRId64
+               " greedy tokens hold\n",
+               golden, report->tokens, report->layers, report->greedy_tokens);
+        return;
+    }
+    int64_t bad = 0;
+    for (int64_t i = 0; i < report->layers; i++) bad += !report->rows[i].ok;
+    printf("FAILED: %s: %" PRId64 " of %" PRId64 " hidden states out of bounds, logits %s, greedy %s\n",
+           golden, bad, report->layers, report->logits.ok ? "hold" : "out of bounds",
+           report->greedy_match ? "holds" : "differs");
+}
+
+static void print_table(const fb_verify_report *report, const char *golden) {
+    char name[24];
+    printf("%-8s  %12s  %12s  %12s  %s\n", "layer", "max abs", "relative", "limit", "verdict");
+    for (int64_t i = 0; i < report->layers; i++) {
+        snprintf(name, sizeof name, "%" PRId64, report->rows[i].layer);
+        print_row(name, &report->rows[i]);
+    }
+    print_row("logits", &report->logits);
+    print_greedy(report);
+    print_verdict(report, golden);
+}
+
+static void write_row(cli_json *json, const fb_verify_row *row) {
+    cli_json_real(json, "max_abs", row->max_abs);
+    cli_json_real(json, "rel", row->rel);
+    cli_json_real(json, "limit", row->limit);
+    cli_json_bool(json, "ok", row->ok);
+    cli_json_close(json, '}');
+}
+
+static void print_json(const fb_verify_report *report, const char *golden) {
+    cli_json json = {.out = stdout};
+    cli_json_open(&json, NULL, '{');
+    cli_json_bool(&json, "ok", report->ok);
+    cli_json_string(&json, "golden", golden);
+    cli_json_int(&json, "tokens", report->tokens);
+    cli_json_open(&json, "layers", '[');
+    for (int64_t i = 0; i < report->layers; i++) {
+        cli_json_open(&json, NULL, '{');
+        cli_json_int(&json, "layer", report->rows[i].layer);
+        write_row(&json, &report->rows[i]);
+    }
+    cli_json_close(&json, ']');
+    cli_json_open(&json, "logits", '{');
+    write_row(&json, &report->logits);
+    cli_json_real(&json, "logits_max_abs", report->logits.max_abs);
+    cli_json_real(&json, "logits_f64_max_abs", report->logits_f64_max_abs);
+    cli_json_int(&json, "greedy_tokens", report->greedy_tokens);
+    cli_json_int(&json, "greedy_equal", report->greedy_equal);
+    cli_json_int(&json, "greedy_near", report->greedy_near);
+    cli_json_bool(&json, "greedy_match", report->greedy_match);
+    cli_json_close(&json, '}');
+    putchar('\n');
+}
+
+static int compare(const fb_model *model, const char *golden, const cli_model_options *options,
+                   bool as_json) {
+    fb_error err;
+    fb_session_options session;
+    fb_verify_report *report;
+    cli_model_session(options, &session);
+    if (fb_verify_golden(model, golden, &session, &report, &err) != FB_OK) return cli_fail_error(&err);
+    (as_json ? print_json : print_table)(report, golden);
+    int status = report->ok ? CLI_OK : CLI_FAILED;
+    fb_verify_free(report);
+    return status;
+}
+
+int cli_verify(const cli_command *command, int argc, char **argv) {
+    const char *golden = NULL;
+    bool as_json = false;
+    cli_model_options model_options;
+    cli_option model_rows[CLI_MODEL_ROWS];
+    cli_model_rows(&model_options, model_rows);
+    const cli_option reference[] = {
+        {CLI_ROW(0, "golden", CLI_STRING, &golden, "FILE", "the reference answer, a .safetensors file")},
+    };
+    const cli_option output[] = {
+        {CLI_ROW(0, "json", CLI_FLAG, &as_json, NULL, "one JSON object instead of the table")},
+    };
+    const cli_group groups[] = {
+        {"reference", reference, 1}, {"execution", model_rows, CLI_MODEL_ROWS}, {"output", output, 1}};
+    cli_args args = {.command = command,
+                     .notes = CLI_MODEL_NOTES,
+                     .groups = groups,
+                     .group_count = 3,
+                     .max_positionals = 1};
+    int status;
+    if (!cli_args_parse(&args, argc, argv, &status)) return status;
+    if (!golden) return cli_fail(CLI_USAGE, "--golden: missing (see fusebox verify --help)");
+    char *path;
+    fb_model *model;
+    status = cli_model_open(args.positional_count ? args.positionals[0] : NULL, &path, &model);
+    if (status == CLI_OK) status = compare(model, golden, &model_options, as_json);
+    fb_model_free(model);
+    free(path);
+    return status;
+}

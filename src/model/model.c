@@ -1,0 +1,166 @@
+#include "model/model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "file/json.h"
+
+#define PATH_SIZE   4096
+#define LIMIT_ID (1 << 24)
+
+static fb_status join(const char *directory, const char *name, char path[PATH_SIZE], fb_error *err) {
+    if (snprintf(path, PATH_SIZE, "%s/%s", directory, name) >= PATH_SIZE)
+        return fb_fail(err, FB_ERROR_FILE, "%.64s...: path of %zu bytes (at most %d)", directory,
+                       strlen(directory) + strlen(name), PATH_SIZE);
+    return FB_OK;
+}
+
+static fb_status read_config(const char *directory, fb_spec **out, fb_error *err) {
+    char path[PATH_SIZE];
+    FB_TRY(join(directory, "config.json", path, err));
+    fb_map map;
+    FB_TRY(fb_map_open(path, &map, err));
+    fb_status status = map.size ? fb_arch_describe(path, (const char *)map.data, map.size, out, err)
+                                : fb_fail(err, FB_ERROR_FILE, "%s: empty file", path);
+    fb_map_close(&map);
+    return status;
+}
+
+/* eos_token_id: one id or a list of them. */
+static fb_status read_ends(const char *path, const json_t *json, fb_spec *spec, bool *found, fb_error *err) {
+    const json_t *value = fb_json_member(json, "eos_token_id");
+    *found = value != NULL;
+    if (!value) return FB_OK;
+    spec->end_count = 0;
+    size_t count = json_is_array(value) ? json_array_size(value) : 1;
+    if (count > FB_MAX_ENDS)
+        return fb_fail(err, FB_ERROR_FILE, "%s: eos_token_id: %zu ids (at most %d)", path, count, FB_MAX_ENDS);
+    for (size_t i = 0; i < count; i++) {
+        const json_t *id = json_is_array(value) ? json_array_get(value, i) : value;
+        json_int_t number = json_integer_value(id);
+        char text[64];
+        if (!json_is_integer(id) || number < 0 || number >= LIMIT_ID)
+            return fb_fail(err, FB_ERROR_FILE, "%s: eos_token_id: %s (0 to %d)", path, fb_json_show(id, text, sizeof text),
+                           LIMIT_ID - 1);
+        spec->ends[spec->end_count++] = (int32_t)number;
+    }
+    return FB_OK;
+}
+
+/* generation_config.json has the last word on what ends a text. */
+static fb_status find_ends(const char *directory, fb_spec *spec, fb_error *err) {
+    static const char *const names[] = {"generation_config.json", "config.json"};
+    for (size_t i = 0; i < 2; i++) {
+        char path[PATH_SIZE];
+        FB_TRY(join(directory, names[i], path, err));
+        if (!fb_map_exists(path)) continue;
+        json_t *json;
+        bool found;
+        FB_TRY(fb_json_load(path, 1 << 24, &json, err));
+        fb_status status = read_ends(path, json, spec, &found, err);
+        json_decref(json);
+        if (status != FB_OK || found) return status;
+    }
+    return FB_OK;
+}
+
+static fb_status open_tokenizer(const char *directory, fb_model *m, fb_error *err) {
+    char path[PATH_SIZE];
+    FB_TRY(join(directory, "tokenizer.json", path, err));
+    if (!fb_map_exists(path)) return FB_OK;
+    FB_TRY(fb_tokenizer_open(path, &m->tokenizer, err));
+    /* A model may have more ids than its tokenizer (padding to a round number), never fewer. */
+    int64_t ids = fb_tokenizer_vocab(m->tokenizer), vocab = m->spec->program.vocab;
+    if (ids > vocab)
+        return fb_fail(err, FB_ERROR_FILE, "%s: token id %lld (the model's vocabulary has %lld)", path,
+                       (long long)ids - 1, (long long)vocab);
+    return FB_OK;
+}
+
+static fb_status open_parts(const char *path, fb_model *m, fb_error *err) {
+    FB_TRY(read_config(path, &m->spec, err));
+    FB_TRY(find_ends(path, m->spec, err));
+    FB_TRY(fb_tensors_open_model(path, &m->tensors, err));
+    FB_TRY(fb_model_bind(m, path, err));
+    return open_tokenizer(path, m, err);
+}
+
+fb_status fb_model_open(const char *path, fb_model **out, fb_error *err) {
+    *out = NULL;
+    if (!path || !*path) return fb_fail(err, FB_ERROR_USAGE, "model: no path given");
+    fb_model *m = calloc(1, sizeof *m);
+    if (!m) return fb_fail_memory(err, "model", sizeof *m);
+    fb_status status = open_parts(path, m, err);
+    if (status != FB_OK) {
+        fb_model_free(m);
+        return status;
+    }
+    const fb_program *p = &m->spec->program;
+    m->info.architecture = m->spec->architecture;
+    m->info.layers = p->layers;
+    m->info.hidden = p->hidden;
+    m->info.vocab = p->vocab;
+    m->info.context = p->context;
+    m->info.has_tokenizer = m->tokenizer != NULL;
+    *out = m;
+    return FB_OK;
+}
+
+void fb_model_free(fb_model *m) {
+    if (!m) return;
+    int64_t total = m->spec ? m->spec->program.slot_count * m->spec->program.layers : 0;
+    for (int64_t i = 0; m->repacked && i < total; i++) free(m->repacked[i]);
+    free(m->repacked);
+    free(m->weights);
+    fb_tokenizer_free(m->tokenizer);
+    fb_tensors_free(m->tensors);
+    fb_spec_free(m->spec);
+    free(m);
+}
+
+void fb_model_get_info(const fb_model *m, fb_model_info *info) { *info = m->info; }
+
+bool fb_model_fact(const fb_model *m, int index, const char **name, const char **value) {
+    if (index < 0 || index >= m->spec->fact_count) return false;
+    *name = m->spec->facts[index].name;
+    *value = m->spec->facts[index].value;
+    return true;
+}
+
+fb_status fb_model_program_text(const fb_model *m, char **text, fb_error *err) {
+    return fb_program_print(&m->spec->program, text, err);
+}
+
+bool fb_model_is_end(const fb_model *m, int32_t id) {
+    for (int32_t i = 0; i < m->spec->end_count; i++)
+        if (m->spec->ends[i] == id) return true;
+    return false;
+}
+
+/* ---- text ----------------------------------------------------------------------------------------------------------- */
+
+static fb_status need_tokenizer(const fb_model *m, fb_error *err) {
+    return m->tokenizer ? FB_OK : fb_fail(err, FB_ERROR_FILE, "model: no tokenizer.json: text needs one");
+}
+
+fb_status fb_tokenize(const fb_model *m, const char *text, size_t bytes, bool special, int32_t **ids, int64_t *count,
+                      fb_error *err) {
+    *ids = NULL;
+    *count = 0;
+    FB_TRY(need_tokenizer(m, err));
+    return fb_tokenizer_encode(m->tokenizer, text, bytes, special, ids, count, err);
+}
+
+fb_status fb_detokenize(const fb_model *m, const int32_t *ids, int64_t count, bool special, char **text, size_t *bytes,
+                        fb_error *err) {
+    *text = NULL;
+    *bytes = 0;
+    FB_TRY(need_tokenizer(m, err));
+    return fb_tokenizer_decode(m->tokenizer, ids, count, special, text, bytes, err);
+}
+
+fb_status fb_text_create(const fb_model *m, fb_text_stream **out, fb_error *err) {
+    *out = NULL;
+    FB_TRY(need_tokenizer(m, err));
+    return fb_tokenizer_stream(m->tokenizer, out, err);
+}

@@ -1,0 +1,40 @@
+/* Writing a program: each call appends an op to the current section and returns the value that it computes. Running out
+ * of room is remembered and reported by fb_build_end, so that an architecture reads as a list of ops. */
+#ifndef FB_PROGRAM_BUILD_H
+#define FB_PROGRAM_BUILD_H
+
+#include "program/program.h"
+
+typedef struct fb_build {
+    fb_program *program;
+    fb_section section;
+    bool full;
+} fb_build;
+
+/* Weights. A matrix has [rows, cols] = [outputs, inputs]; names with "{}" are one tensor a layer. */
+int32_t fb_build_vector(fb_build *b, const char *name, int64_t cols);
+int32_t fb_build_matrix(fb_build *b, const char *name, int64_t rows, int64_t cols);
+int32_t fb_build_matrix_transposed(fb_build *b, const char *name, int64_t rows, int64_t cols);
+
+/* A view of `heads` heads of `width` elements, `stride` apart, from element `offset` of `of`'s rows. */
+int32_t fb_build_view(fb_build *b, const char *name, int32_t of, int64_t heads, int64_t width, int64_t offset,
+                      int64_t stride);
+
+int32_t fb_build_embed(fb_build *b, const char *name, int32_t table);
+int32_t fb_build_embed_position(fb_build *b, const char *name, int32_t table);
+int32_t fb_build_rope_angles(fb_build *b, const char *name, int32_t rotary);
+int32_t fb_build_layernorm(fb_build *b, const char *name, int32_t x, int32_t weight, int32_t bias, double eps);
+int32_t fb_build_rmsnorm(fb_build *b, const char *name, int32_t x, int32_t weight, double eps);
+int32_t fb_build_linear(fb_build *b, const char *name, int32_t x, int32_t weight, int32_t bias);
+int32_t fb_build_rope(fb_build *b, const char *name, int32_t x, int32_t angles);
+void fb_build_kv_append(fb_build *b, int32_t k, int32_t v);
+/* attn_scores, softmax and attn_values. */
+int32_t fb_build_attention(fb_build *b, const char *name, int32_t q);
+int32_t fb_build_unary(fb_build *b, fb_op_kind kind, const char *name, int32_t x);
+int32_t fb_build_binary(fb_build *b, fb_op_kind kind, const char *name, int32_t x, int32_t y);
+
+void fb_build_carry(fb_build *b, int32_t next, int32_t from);
+
+fb_status fb_build_end(fb_build *b, fb_error *err);
+
+#endif

@@ -1,0 +1,132 @@
+/* Liveness, and from it a buffer for each value. The prologue, one pass of the body and the epilogue are laid out as one
+ * straight line of steps; a value that enters the body stays alive through all of it, because the next pass reads it. */
+#include "program/program.h"
+
+#define NEVER (-1)
+
+typedef struct life {
+    int32_t begin[FB_MAX_VALUES], end[FB_MAX_VALUES]; /* by storage: first step that writes it, last that reads it */
+} life;
+
+typedef struct steps {
+    const fb_op *op[FB_SECTIONS * FB_MAX_OPS];
+    int32_t count, body_begin, body_end;
+} steps;
+
+static void line_up(const fb_program *p, steps *s) {
+    s->count = 0;
+    for (int section = 0; section < FB_SECTIONS; section++) {
+        if (section == FB_BODY) s->body_begin = s->count;
+        for (int32_t i = 0; i < p->op_count[section]; i++) s->op[s->count++] = &p->ops[section][i];
+        if (section == FB_BODY) s->body_end = s->count;
+    }
+}
+
+static int32_t storage_of(const fb_program *p, int32_t value) { return p->values[value].storage; }
+
+/* The storage that a carried value shares: the two ends of a carry are one memory. */
+static int32_t carried_root(const fb_program *p, int32_t storage) {
+    for (int32_t c = 0; c < p->carry_count; c++)
+        if (storage_of(p, p->carries[c].from) == storage) return storage_of(p, p->carries[c].next);
+    return storage;
+}
+
+static fb_status find_lives(const fb_program *p, const steps *s, life *l, fb_error *err) {
+    for (int32_t v = 0; v < FB_MAX_VALUES; v++) l->begin[v] = l->end[v] = NEVER;
+    for (int32_t i = 0; i < s->count; i++) {
+        const fb_op *op = s->op[i];
+        for (int k = 0; k < FB_MAX_IN; k++) {
+            if (op->in[k] == FB_NONE) continue;
+            int32_t v = storage_of(p, op->in[k]);
+            if (l->begin[v] == NEVER)
+                return fb_fail(err, FB_ERROR_SYSTEM, "program: %s: read before it is written", p->values[op->in[k]].name);
+            l->end[v] = i;
+        }
+        for (int k = 0; k < FB_MAX_OUT; k++) {
+            if (op->out[k] == FB_NONE) continue;
+            int32_t v = storage_of(p, op->out[k]);
+            if (l->begin[v] == NEVER) l->begin[v] = i;
+            if (l->end[v] < i) l->end[v] = i;
+        }
+    }
+    /* What the prologue wrote and the body reads is read again in the next pass. */
+    for (int32_t v = 0; v < p->value_count; v++)
+        if (l->begin[v] != NEVER && l->begin[v] < s->body_begin && l->end[v] >= s->body_begin && l->end[v] < s->body_end)
+            l->end[v] = s->body_end - 1;
+    return FB_OK;
+}
+
+/* A carried value may be overwritten only where nothing reads the old content any more. */
+static fb_status check_carries(const fb_program *p, const steps *s, const life *l, fb_error *err) {
+    for (int32_t c = 0; c < p->carry_count; c++) {
+        int32_t next = p->carries[c].next, from = p->carries[c].from;
+        int32_t written = l->begin[storage_of(p, from)];
+        for (int32_t i = s->body_begin; i < s->body_end; i++)
+            for (int k = 0; k < FB_MAX_IN; k++) {
+                if (s->op[i]->in[k] == FB_NONE || storage_of(p, s->op[i]->in[k]) != storage_of(p, next)) continue;
+                if (i > written || (i == written && !fb_op_table[s->op[i]->kind].elementwise))
+                    return fb_fail(err, FB_ERROR_SYSTEM, "program: %s: overwritten by %s while %s still reads it",
+                                   p->values[next].name, p->values[from].name, fb_op_table[s->op[i]->kind].name);
+            }
+    }
+    return FB_OK;
+}
+
+static int64_t columns(const fb_program *p, int32_t storage, bool context) {
+    const fb_value *v = &p->values[storage];
+    if (context) return v->width == 0 ? v->heads : 0;
+    return v->heads * v->width;
+}
+
+/* An input of the op that writes `v` whose buffer `v` may take over: elementwise, same size, dies there. */
+static int32_t inherit(const fb_program *p, const steps *s, const life *l, const fb_layout *layout, int32_t v) {
+    const fb_op *op = s->op[l->begin[v]];
+    if (!fb_op_table[op->kind].elementwise) return FB_NONE;
+    for (int k = 0; k < FB_MAX_IN; k++) {
+        if (op->in[k] == FB_NONE || p->values[op->in[k]].storage != op->in[k]) continue;
+        int32_t in = op->in[k];
+        bool same = columns(p, in, false) == columns(p, v, false) && columns(p, in, true) == columns(p, v, true);
+        if (same && l->end[in] == l->begin[v] && p->values[in].always_f32 == p->values[v].always_f32)
+            return layout->buffer[in];
+    }
+    return FB_NONE;
+}
+
+fb_status fb_layout_make(const fb_program *p, fb_layout *layout, fb_error *err) {
+    steps s = {0};
+    life l;
+    line_up(p, &s);
+    FB_TRY(find_lives(p, &s, &l, err));
+    FB_TRY(check_carries(p, &s, &l, err));
+    /* Both ends of a carry live as one, from the first write to the last read. */
+    for (int32_t c = 0; c < p->carry_count; c++) {
+        int32_t next = storage_of(p, p->carries[c].next), from = storage_of(p, p->carries[c].from);
+        if (l.end[from] > l.end[next]) l.end[next] = l.end[from];
+        if (l.end[next] < s.body_end) l.end[next] = s.body_end;
+    }
+    memset(layout, 0, sizeof *layout);
+    int32_t free_after[FB_MAX_VALUES]; /* by buffer: the step after which it is free */
+    for (int32_t v = 0; v < p->value_count; v++) layout->buffer[v] = FB_NONE;
+    for (int32_t i = 0; i < s.count; i++)
+        for (int k = 0; k < FB_MAX_OUT; k++) {
+            int32_t v = s.op[i]->out[k] == FB_NONE ? FB_NONE : storage_of(p, s.op[i]->out[k]);
+            if (v == FB_NONE || layout->buffer[v] != FB_NONE) continue;
+            int32_t root = carried_root(p, v);
+            int32_t buffer = root != v ? layout->buffer[root] : inherit(p, &s, &l, layout, v);
+            for (int32_t other = 0; buffer == FB_NONE && other < layout->buffers; other++)
+                if (free_after[other] < i && layout->always_f32[other] == p->values[v].always_f32 &&
+                    (layout->context_cols[other] > 0) == (columns(p, v, true) > 0))
+                    buffer = other;
+            if (buffer == FB_NONE) {
+                buffer = layout->buffers++;
+                free_after[buffer] = NEVER;
+                layout->always_f32[buffer] = p->values[v].always_f32;
+            }
+            layout->buffer[v] = buffer;
+            if (l.end[v] > free_after[buffer]) free_after[buffer] = l.end[v];
+            if (columns(p, v, false) > layout->cols[buffer]) layout->cols[buffer] = columns(p, v, false);
+            if (columns(p, v, true) > layout->context_cols[buffer]) layout->context_cols[buffer] = columns(p, v, true);
+        }
+    for (int32_t v = 0; v < p->value_count; v++) layout->buffer[v] = layout->buffer[storage_of(p, v)];
+    return FB_OK;
+}

@@ -1,0 +1,187 @@
+/* A session: the tokens so far, and an engine that runs steps. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/pool.h"
+#include "model/model.h"
+
+/* Rows of a prefill step. More reuse each weight that is read, until the activations no longer fit the second-level cache;
+ * on storyteller and on a 160M shape prefill is flat from 64 on. */
+#define DEFAULT_CHUNK 128
+
+struct fb_session {
+    const fb_model *model;
+    fb_session_options options;
+    const fb_backend *backend;
+    fb_engine *engine;
+    int64_t position;
+    bool broken; /* a step was stopped half way: the cache is not what `position` says */
+    float *logits;
+    int64_t logits_rows, logits_capacity;
+    int64_t step_position; /* of the step that runs */
+};
+
+void fb_session_options_default(fb_session_options *options) {
+    *options = (fb_session_options){.act = FB_F32};
+}
+
+static fb_status check_options(const fb_model *m, fb_session_options *o, fb_error *err) {
+    const fb_program *p = &m->spec->program;
+    if (o->threads < 0 || o->threads > FB_POOL_MAX_LANES)
+        return fb_fail(err, FB_ERROR_USAGE, "threads: %d (0 to %d)", o->threads, FB_POOL_MAX_LANES);
+    if ((unsigned)o->act >= FB_DTYPE_COUNT) return fb_fail(err, FB_ERROR_USAGE, "act: %d (f32, f16, bf16, f64)", (int)o->act);
+    if (o->capacity < 0 || o->capacity > p->context)
+        return fb_fail(err, FB_ERROR_USAGE, "capacity: %lld tokens (the model's context is %lld)", (long long)o->capacity,
+                       (long long)p->context);
+    if (!o->capacity) o->capacity = p->context;
+    if (o->chunk < 0) return fb_fail(err, FB_ERROR_USAGE, "chunk: %lld (0 or more)", (long long)o->chunk);
+    if (!o->chunk) o->chunk = DEFAULT_CHUNK;
+    if (o->chunk > o->capacity) o->chunk = o->capacity;
+    return FB_OK;
+}
+
+/* The logits of `rows` tokens more. */
+static fb_status reserve_logits(fb_session *s, int64_t rows, fb_error *err) {
+    if (rows <= s->logits_capacity) return FB_OK;
+    int64_t vocab = s->model->spec->program.vocab, bytes = rows * vocab * (int64_t)sizeof *s->logits;
+    float *logits = realloc(s->logits, (size_t)bytes);
+    if (!logits) return fb_fail_memory(err, "logits", bytes);
+    s->logits = logits;
+    s->logits_capacity = rows;
+    return FB_OK;
+}
+
+static fb_status start(fb_session *s, fb_error *err) {
+    FB_TRY(check_options(s->model, &s->options, err));
+    FB_TRY(reserve_logits(s, 1, err));
+    const fb_session_options *o = &s->options;
+    fb_backend_options options = {.threads = o->threads,
+                                  .act = o->act,
+                                  .isa = o->isa,
+                                  .capacity = o->capacity,
+                                  .chunk = o->chunk,
+                                  .epilogue_rows = o->all_logits || o->on_hidden ? o->chunk : 1};
+    fb_bound bound = fb_model_bound(s->model);
+    s->backend = &fb_backend_cpu;
+    return s->backend->open(&bound, &options, &s->engine, err);
+}
+
+fb_status fb_session_create(const fb_model *model, const fb_session_options *options, fb_session **out, fb_error *err) {
+    *out = NULL;
+    fb_session *s = calloc(1, sizeof *s);
+    if (!s) return fb_fail_memory(err, "session", sizeof *s);
+    s->model = model;
+    if (options)
+        s->options = *options;
+    else
+        fb_session_options_default(&s->options);
+    fb_status status = start(s, err);
+    if (status != FB_OK) {
+        fb_session_free(s);
+        return status;
+    }
+    *out = s;
+    return FB_OK;
+}
+
+void fb_session_free(fb_session *s) {
+    if (!s) return;
+    if (s->engine) s->backend->close(s->engine);
+    free(s->logits);
+    free(s);
+}
+
+static fb_status check_tokens(const fb_session *s, const int32_t *ids, int64_t count, fb_error *err) {
+    int64_t vocab = s->model->spec->program.vocab, room = s->options.capacity - s->position;
+    if (s->broken) return fb_fail(err, FB_ERROR_USAGE, "session: a step was stopped (reset the session first)");
+    if (count < 1) return fb_fail(err, FB_ERROR_USAGE, "tokens: %lld (at least 1)", (long long)count);
+    if (count > room)
+        return fb_fail(err, FB_ERROR_USAGE, "tokens: %lld (the session has room for %lld more of %lld)", (long long)count,
+                       (long long)room, (long long)s->options.capacity);
+    for (int64_t i = 0; i < count; i++)
+        if (ids[i] < 0 || ids[i] >= vocab)
+            return fb_fail(err, FB_ERROR_USAGE, "token %lld: id %d (0 to %lld)", (long long)i, ids[i], (long long)vocab - 1);
+    return FB_OK;
+}
+
+static bool forward_hidden(void *user, int64_t layer, const float *hidden, int64_t rows, int64_t cols) {
+    fb_session *s = user;
+    return s->options.on_hidden(s->options.user, layer, s->step_position, hidden, rows, cols);
+}
+
+/* One step of `rows` tokens, whose last `wanted` give logits at `logits`. */
+static fb_status run_step(fb_session *s, const int32_t *ids, int64_t rows, int64_t wanted, float *logits, fb_error *err) {
+    fb_step step = {.ids = ids,
+                    .rows = rows,
+                    .position = s->position,
+                    .epilogue_rows = wanted,
+                    .logits = logits,
+                    .on_hidden = s->options.on_hidden ? forward_hidden : NULL,
+                    .user = s};
+    s->step_position = s->position;
+    s->broken = true;
+    FB_TRY(s->backend->run(s->engine, &step, err));
+    s->broken = false;
+    s->position += rows;
+    return FB_OK;
+}
+
+fb_status fb_session_prefill(fb_session *s, const int32_t *ids, int64_t count, fb_error *err) {
+    FB_TRY(check_tokens(s, ids, count, err));
+    bool all = s->options.all_logits, every = all || s->options.on_hidden;
+    FB_TRY(reserve_logits(s, every ? (all ? count : s->options.chunk) : 1, err));
+    int64_t vocab = s->model->spec->program.vocab;
+    s->logits_rows = 0;
+    for (int64_t done = 0; done < count;) {
+        int64_t rows = count - done < s->options.chunk ? count - done : s->options.chunk;
+        bool last = done + rows == count;
+        int64_t wanted = every ? rows : last;
+        FB_TRY(run_step(s, ids + done, rows, wanted, s->logits + (all ? done * vocab : 0), err));
+        if (last && every && !all)
+            memmove(s->logits, s->logits + (rows - 1) * vocab, (size_t)vocab * sizeof *s->logits);
+        done += rows;
+        if (s->options.on_progress && !s->options.on_progress(s->options.user, done, count)) {
+            s->broken = true;
+            return fb_fail(err, FB_ERROR_STOPPED, "prefill: stopped after %lld of %lld tokens", (long long)done,
+                           (long long)count);
+        }
+    }
+    s->logits_rows = all ? count : 1;
+    return FB_OK;
+}
+
+fb_status fb_session_decode(fb_session *s, int32_t id, fb_error *err) {
+    FB_TRY(check_tokens(s, &id, 1, err));
+    s->logits_rows = 0;
+    FB_TRY(run_step(s, &id, 1, 1, s->logits, err));
+    s->logits_rows = 1;
+    return FB_OK;
+}
+
+fb_status fb_session_logits(fb_session *s, const float **logits, int64_t *rows, int64_t *vocab, fb_error *err) {
+    *logits = NULL;
+    if (rows) *rows = 0;
+    if (vocab) *vocab = 0;
+    if (!s->logits_rows) return fb_fail(err, FB_ERROR_USAGE, "logits: no tokens yet (prefill first)");
+    *logits = s->logits;
+    if (rows) *rows = s->logits_rows;
+    if (vocab) *vocab = s->model->spec->program.vocab;
+    return FB_OK;
+}
+
+int64_t fb_session_position(const fb_session *s) { return s->position; }
+int32_t fb_session_threads(const fb_session *s) { return s->backend->threads(s->engine); }
+const char *fb_session_isa(const fb_session *s) { return s->backend->variant(s->engine); }
+
+void fb_session_reset(fb_session *s) {
+    s->position = 0;
+    s->logits_rows = 0;
+    s->broken = false;
+}
+
+bool fb_session_op_calls(const fb_session *s, int index, const char **name, int64_t *calls) {
+    if (index < 0 || index >= FB_OP_COUNT) return false;
+    *name = fb_op_table[index].name;
+    *calls = s->backend->calls(s->engine)[index];
+    return true;
+}

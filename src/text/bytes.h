@@ -1,0 +1,41 @@
+/* Growable arrays of the text code. All start as zeroes and may be reused by setting their size to 0. */
+#ifndef FB_TEXT_BYTES_H
+#define FB_TEXT_BYTES_H
+
+#include "base/status.h"
+
+typedef struct fb_bytes {
+    char *data;
+    int64_t size, capacity;
+} fb_bytes;
+
+typedef struct fb_ids {
+    int32_t *data;
+    int64_t size, capacity;
+} fb_ids;
+
+/* A part of some text: the bytes [start, end). */
+typedef struct fb_span {
+    int64_t start, end;
+} fb_span;
+
+typedef struct fb_spans {
+    fb_span *data;
+    int64_t size, capacity;
+} fb_spans;
+
+/* Makes room for `more` elements of `element` bytes behind the first `size` ones. Returns the array, perhaps
+ * moved, or NULL with the old one untouched. */
+void *fb_array_grow(void *data, int64_t size, int64_t *capacity, int64_t more, int64_t element);
+
+fb_status fb_bytes_reserve(fb_bytes *bytes, int64_t more, fb_error *err);
+fb_status fb_bytes_append(fb_bytes *bytes, const char *data, int64_t size, fb_error *err);
+fb_status fb_ids_append(fb_ids *ids, const int32_t *data, int64_t size, fb_error *err);
+fb_status fb_spans_add(fb_spans *spans, int64_t start, int64_t end,
+                       fb_error *err); /* nothing if it is empty */
+
+void fb_bytes_free(fb_bytes *bytes);
+void fb_ids_free(fb_ids *ids);
+void fb_spans_free(fb_spans *spans);
+
+#endif

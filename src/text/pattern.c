@@ -1,0 +1,273 @@
+#include "text/pattern.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PATTERN_LIMIT 65536         /* bytes of a pattern */
+#define MATCH_LIMIT   10000000      /* steps of one match */
+#define HEAP_LIMIT    (64 * 1024)   /* KiB of one match, without JIT */
+#define STACK_LIMIT   (4096 * 1024) /* bytes of one match, with JIT */
+
+struct fb_pattern {
+    pcre2_code *code;
+};
+
+/* ---- from Oniguruma to PCRE2 ----
+ * The translation copies what means the same to both and refuses the rest: `\w`, `\b`, `\h`, `^`, `$`, script
+ * names and nested classes exist in both engines with different meanings. Two things it rewrites. White
+ * space: PCRE2 counts U+180E, which Unicode removed from it long ago; Oniguruma does not. Letters and
+ * numbers: the PCRE2 of Debian 12 knows those of Unicode 14, `tokenizers` those of Unicode 16. */
+#define SPACE "\\x09-\\x0d\\x{85}\\p{Z}"
+#define LETTERS                                                                                              \
+    "\\p{L}\\x{1c89}\\x{1c8a}\\x{a7cb}-\\x{a7cd}\\x{a7da}-\\x{a7dc}\\x{105c0}-\\x{105f3}\\x{10d4a}-\\x{"     \
+    "10d65}"                                                                                                 \
+    "\\x{10d6f}-\\x{10d85}\\x{10ec2}-\\x{10ec4}\\x{1123f}\\x{11240}\\x{11380}-\\x{11389}\\x{1138b}\\x{"      \
+    "1138e}"                                                                                                 \
+    "\\x{11390}-\\x{113b5}\\x{113b7}\\x{113d1}\\x{113d3}\\x{11bc0}-\\x{11be0}\\x{11f02}\\x{11f04}-\\x{"      \
+    "11f10}"                                                                                                 \
+    "\\x{11f12}-\\x{11f33}\\x{1342f}\\x{13441}-\\x{13446}\\x{13460}-\\x{143fa}\\x{16100}-\\x{1611d}"         \
+    "\\x{16d40}-\\x{16d6c}\\x{18cff}\\x{1b132}\\x{1b155}\\x{1df25}-\\x{1df2a}\\x{1e030}-\\x{1e06d}"          \
+    "\\x{1e4d0}-\\x{1e4eb}\\x{1e5d0}-\\x{1e5ed}\\x{1e5f0}\\x{2b739}\\x{2ebf0}-\\x{2ee5d}\\x{31350}-\\x{"     \
+    "323af}"
+#define NUMBERS                                                                                              \
+    "\\p{N}\\x{10d40}-\\x{10d49}\\x{116d0}-\\x{116e3}\\x{11bf0}-\\x{11bf9}\\x{11f50}-\\x{11f59}"             \
+    "\\x{16130}-\\x{16139}\\x{16d70}-\\x{16d79}\\x{1ccf0}-\\x{1ccf9}\\x{1d2c0}-\\x{1d2d3}\\x{1e4f0}-\\x{"    \
+    "1e4f9}"                                                                                                 \
+    "\\x{1e5f1}-\\x{1e5fa}"
+
+typedef struct translation {
+    const char *what;
+    const char *source; /* NUL-terminated */
+    int64_t size, at;
+    bool in_class;
+    fb_bytes out;
+    fb_error *err;
+} translation;
+
+static fb_status put(translation *t, const char *text) {
+    return fb_bytes_append(&t->out, text, (int64_t)strlen(text), t->err);
+}
+
+static fb_status copy(translation *t, int64_t size) {
+    FB_TRY(fb_bytes_append(&t->out, t->source + t->at, size, t->err));
+    t->at += size;
+    return FB_OK;
+}
+
+static fb_status refuse(const translation *t, int64_t size, const char *why) {
+    if (size > t->size - t->at) size = t->size - t->at;
+    return fb_fail(t->err, FB_ERROR_UNSUPPORTED, "%s: pattern: \"%.*s\" at byte %lld (%s)", t->what,
+                   (int)size, t->source + t->at, (long long)t->at, why);
+}
+
+/* A set of characters, on its own or as part of a class; negated only on its own. */
+static fb_status put_set(translation *t, const char *set, bool negated, int64_t size) {
+    if (negated && t->in_class) return refuse(t, size, "a negated set inside a class is not supported");
+    if (!t->in_class) FB_TRY(put(t, negated ? "[^" : "["));
+    FB_TRY(put(t, set));
+    if (!t->in_class) FB_TRY(put(t, "]"));
+    t->at += size;
+    return FB_OK;
+}
+
+/* \p{L}, \P{Lu}: general categories only. */
+static fb_status translate_property(translation *t) {
+    static const char *const categories[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me",
+                                             "N",  "Nd", "Nl", "No", "P",  "Pc", "Pd", "Ps", "Pe", "Pi",
+                                             "Pf", "Po", "S",  "Sm", "Sc", "Sk", "So", "Z",  "Zs", "Zl",
+                                             "Zp", "C",  "Cc", "Cf", "Cn", "Co", "Cs"};
+    const char *name = t->source + t->at + 3;
+    const char *end = t->source[t->at + 2] == '{' ? strchr(name, '}') : NULL;
+    size_t length = end ? (size_t)(end - name) : 0;
+    bool negated = t->source[t->at + 1] == 'P', known = false;
+    for (size_t i = 0; i < sizeof categories / sizeof *categories; i++)
+        known = known || (length == strlen(categories[i]) && memcmp(name, categories[i], length) == 0);
+    int64_t size = (int64_t)length + 4;
+    if (!known) return refuse(t, end && size < 32 ? size : 3, "known: the general categories, as in \\p{Lu}");
+    if (length == 1 && name[0] == 'L') return put_set(t, LETTERS, negated, size);
+    if (length == 1 && name[0] == 'N') return put_set(t, NUMBERS, negated, size);
+    return copy(t, size);
+}
+
+static fb_status translate_escape(translation *t) {
+    char next = t->source[t->at + 1];
+    switch (next) {
+    case 's':
+    case 'S':
+        return put_set(t, SPACE, next == 'S', 2);
+    case 'p':
+    case 'P':
+        return translate_property(t);
+    case 'd':
+    case 'D':
+    case 'r':
+    case 'n':
+    case 't':
+    case 'f':
+        return copy(t, 2);
+    default:
+        if (next != '\0' && strchr(" !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~", next)) return copy(t, 2);
+        return refuse(t, 2, "known escapes: \\s \\S \\d \\D \\p \\P \\r \\n \\t \\f and punctuation");
+    }
+}
+
+static fb_status translate_class(translation *t) {
+    if (t->source[t->at] == '[' && t->in_class)
+        return refuse(t, 1, "a class inside a class is not supported");
+    if (strncmp(t->source + t->at, "&&", 2) == 0)
+        return refuse(t, 2, "intersections of classes are not supported");
+    if (t->source[t->at] == ']') t->in_class = false;
+    return copy(t, 1);
+}
+
+static fb_status open_class(translation *t) {
+    int64_t size = t->source[t->at + 1] == '^' ? 2 : 1;
+    if (t->source[t->at + size] == ']')
+        return refuse(t, size + 1, "a class that starts with ] is not supported");
+    t->in_class = true;
+    return copy(t, size);
+}
+
+static fb_status translate_group(translation *t) {
+    static const char *const known[] = {"(?:", "(?i:", "(?=", "(?!", "(?<=", "(?<!", "(?>"};
+    const char *group = t->source + t->at;
+    if (group[1] == '*') return refuse(t, 2, "verbs are not supported");
+    if (group[1] != '?') return copy(t, 1);
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strncmp(group, known[i], strlen(known[i])) == 0) return copy(t, (int64_t)strlen(known[i]));
+    return refuse(t, 4, "known groups: (?: (?i: (?= (?! (?<= (?<! (?>");
+}
+
+/* {n}, {n,} and {n,m}, which both read the same way unless a + or a ? follows. */
+static fb_status translate_count(translation *t) {
+    const char *s = t->source + t->at;
+    int64_t size = 1 + (int64_t)strspn(s + 1, "0123456789");
+    if (size > 1 && s[size] == ',') size += 1 + (int64_t)strspn(s + size + 1, "0123456789");
+    if (size == 1 || s[size] != '}' || s[size + 1] == '+' || s[size + 1] == '?')
+        return refuse(t, size + 2, "known counts: {n} {n,} {n,m}");
+    return copy(t, size + 1);
+}
+
+static fb_status translate(translation *t) {
+    while (t->at < t->size) {
+        char c = t->source[t->at];
+        if (c == '\\')
+            FB_TRY(translate_escape(t));
+        else if (t->in_class)
+            FB_TRY(translate_class(t));
+        else if (c == '[')
+            FB_TRY(open_class(t));
+        else if (c == '(')
+            FB_TRY(translate_group(t));
+        else if (c == '{')
+            FB_TRY(translate_count(t));
+        else if (c == '^' || c == '$')
+            return refuse(t, 1, "anchors are not supported");
+        else
+            FB_TRY(copy(t, 1));
+    }
+    return FB_OK;
+}
+
+/* ---- compiling ---- */
+
+static fb_status compile(const char *what, const char *source, int64_t size, uint32_t options,
+                         fb_pattern *pattern, fb_error *err) {
+    pcre2_compile_context *context = pcre2_compile_context_create(NULL);
+    if (!context) return fb_fail_memory(err, "pattern", 0);
+    pcre2_set_newline(context, PCRE2_NEWLINE_LF); /* what a dot does not match */
+    int code = 0;
+    PCRE2_SIZE offset = 0;
+    pattern->code =
+        pcre2_compile((PCRE2_SPTR)source, (PCRE2_SIZE)size, PCRE2_UTF | options, &code, &offset, context);
+    pcre2_compile_context_free(context);
+    if (!pattern->code) {
+        PCRE2_UCHAR text[128];
+        if (pcre2_get_error_message(code, text, sizeof text) < 0) text[0] = '\0';
+        return fb_fail(err, FB_ERROR_FILE, "%s: pattern: %s (%.64s)", what, (const char *)text, source);
+    }
+    uint32_t empty = 0;
+    pcre2_pattern_info(pattern->code, PCRE2_INFO_MATCHEMPTY, &empty);
+    if (empty)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED,
+                       "%s: pattern: it can match nothing (every match must be of some text)", what);
+    pcre2_jit_compile(pattern->code, PCRE2_JIT_COMPLETE); /* without it, the interpreter does the same */
+    return FB_OK;
+}
+
+fb_status fb_pattern_compile(const char *what, const char *source, int64_t size, bool literal,
+                             fb_pattern **out, fb_error *err) {
+    *out = NULL;
+    if (size == 0 || size > PATTERN_LIMIT)
+        return fb_fail(err, FB_ERROR_FILE, "%s: pattern: %lld bytes (1 to %d)", what, (long long)size,
+                       PATTERN_LIMIT);
+    fb_pattern *pattern = calloc(1, sizeof *pattern);
+    if (!pattern) return fb_fail_memory(err, "pattern", (int64_t)sizeof *pattern);
+    fb_status status;
+    if (literal) {
+        status = compile(what, source, size, PCRE2_LITERAL, pattern, err);
+    } else {
+        translation t = {.what = what, .source = source, .size = size, .err = err};
+        status = translate(&t);
+        if (status == FB_OK)
+            status = compile(what, t.out.data, t.out.size, PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, pattern, err);
+        fb_bytes_free(&t.out);
+    }
+    if (status == FB_OK)
+        *out = pattern;
+    else
+        fb_pattern_free(pattern);
+    return status;
+}
+
+void fb_pattern_free(fb_pattern *pattern) {
+    if (!pattern) return;
+    pcre2_code_free(pattern->code);
+    free(pattern);
+}
+
+/* ---- matching ---- */
+
+static fb_status prepare_work(fb_pattern_work *work, fb_error *err) {
+    if (work->match) return FB_OK;
+    work->context = pcre2_match_context_create(NULL);
+    work->stack = pcre2_jit_stack_create(32 * 1024, STACK_LIMIT, NULL); /* NULL where there is no JIT */
+    work->match = pcre2_match_data_create(1, NULL);
+    if (!work->match || !work->context) return fb_fail_memory(err, "matching a pattern", STACK_LIMIT);
+    pcre2_set_match_limit(work->context, MATCH_LIMIT);
+    pcre2_set_heap_limit(work->context, HEAP_LIMIT);
+    if (work->stack) pcre2_jit_stack_assign(work->context, NULL, work->stack);
+    return FB_OK;
+}
+
+void fb_pattern_work_free(fb_pattern_work *work) {
+    pcre2_match_data_free(work->match);
+    pcre2_match_context_free(work->context);
+    pcre2_jit_stack_free(work->stack);
+    *work = (fb_pattern_work){0};
+}
+
+fb_status fb_pattern_split(const fb_pattern *pattern, fb_pattern_work *work, const char *text, int64_t size,
+                           int64_t base, fb_spans *spans, fb_error *err) {
+    FB_TRY(prepare_work(work, err));
+    int64_t done = 0;
+    while (done < size) {
+        int found = pcre2_match(pattern->code, (PCRE2_SPTR)text, (PCRE2_SIZE)size, (PCRE2_SIZE)done,
+                                PCRE2_NO_UTF_CHECK, work->match, work->context);
+        if (found == PCRE2_ERROR_NOMATCH) break;
+        if (found < 0) {
+            PCRE2_UCHAR message[128];
+            if (pcre2_get_error_message(found, message, sizeof message) < 0) message[0] = '\0';
+            return fb_fail(err, FB_ERROR_UNSUPPORTED, "split pattern at byte %lld: %s (at most %d steps)",
+                           (long long)done, (const char *)message, MATCH_LIMIT);
+        }
+        const PCRE2_SIZE *at = pcre2_get_ovector_pointer(work->match);
+        int64_t start = (int64_t)at[0], end = (int64_t)at[1];
+        FB_TRY(fb_spans_add(spans, base + done, base + start, err));
+        FB_TRY(fb_spans_add(spans, base + start, base + end, err));
+        done = end;
+    }
+    return fb_spans_add(spans, base + done, base + size, err);
+}

@@ -1,0 +1,144 @@
+#include "text/tokenizer.h"
+
+#include <stdlib.h>
+
+#include "text/tokenizer_impl.h"
+#include "text/utf8.h"
+
+#define TEXT_LIMIT (1 << 29) /* bytes; a word's positions fit an int32_t even where a step lengthens it */
+
+void fb_tokenizer_free(fb_tokenizer *tokenizer) {
+    if (!tokenizer) return;
+    fb_added_free(&tokenizer->raw);
+    fb_added_free(&tokenizer->normalized);
+    for (int64_t i = 0; i < tokenizer->normalizer_count; i++)
+        fb_replacement_free(&tokenizer->normalizers[i].replace);
+    for (int64_t i = 0; i < tokenizer->splitter_count; i++) fb_splitter_free(&tokenizer->splitters[i]);
+    fb_bpe_free(&tokenizer->bpe);
+    fb_ids_free(&tokenizer->prefix);
+    fb_ids_free(&tokenizer->suffix);
+    fb_decoder_free(&tokenizer->decoder);
+    free(tokenizer);
+}
+
+int64_t fb_tokenizer_vocab(const fb_tokenizer *tokenizer) { return tokenizer->bpe.vocab.ids; }
+
+/* One encoding: where its ids go, and room for every step. Nothing in the tokenizer itself is written to. */
+typedef struct encoding {
+    const fb_tokenizer *tokenizer;
+    fb_ids ids;
+    fb_bytes clean;         /* the text as valid UTF-8 */
+    fb_parts raw;           /* cuts of the text at added tokens */
+    fb_bytes normal[2];     /* one part, normalised */
+    fb_parts normalized;    /* its cuts at added tokens */
+    fb_pieces pieces, room; /* one of those, cut into words */
+    fb_pattern_work patterns;
+    fb_bpe_work merging;
+} encoding;
+
+static void free_encoding(encoding *e) {
+    fb_ids_free(&e->ids);
+    fb_bytes_free(&e->clean);
+    fb_parts_free(&e->raw);
+    fb_bytes_free(&e->normal[0]);
+    fb_bytes_free(&e->normal[1]);
+    fb_parts_free(&e->normalized);
+    fb_pieces_free(&e->pieces);
+    fb_pieces_free(&e->room);
+    fb_pattern_work_free(&e->patterns);
+    fb_bpe_work_free(&e->merging);
+}
+
+fb_status fb_tokenizer_normalize(const fb_tokenizer *tokenizer, const char *text, int64_t size,
+                                 fb_bytes out[2], int *which, fb_error *err) {
+    *which = 0;
+    out[0].size = 0;
+    FB_TRY(fb_bytes_append(&out[0], text, size, err));
+    for (int64_t i = 0; i < tokenizer->normalizer_count; i++) {
+        const fb_bytes *from = &out[*which];
+        fb_bytes *to = &out[!*which];
+        to->size = 0;
+        FB_TRY(fb_normalizer_apply(&tokenizer->normalizers[i], from->data, from->size, to, err));
+        *which = !*which;
+    }
+    return FB_OK;
+}
+
+/* Text without added tokens: into words, and each word into ids. `first`: it is the start of the whole text.
+ */
+static fb_status encode_piece(encoding *e, const char *text, int64_t size, bool first, fb_error *err) {
+    const fb_tokenizer *tokenizer = e->tokenizer;
+    e->pieces.text.size = e->pieces.spans.size = 0;
+    FB_TRY(fb_bytes_append(&e->pieces.text, text, size, err));
+    FB_TRY(fb_spans_add(&e->pieces.spans, 0, size, err));
+    for (int64_t i = 0; i < tokenizer->splitter_count; i++)
+        FB_TRY(fb_splitter_apply(&tokenizer->splitters[i], &e->patterns, first, &e->pieces, &e->room, err));
+    for (int64_t i = 0; i < e->pieces.spans.size; i++) {
+        fb_span word = e->pieces.spans.data[i];
+        if (word.end - word.start > INT32_MAX)
+            return fb_fail(err, FB_ERROR_USAGE, "text: a word of %lld bytes (at most %d)",
+                           (long long)(word.end - word.start), INT32_MAX);
+        FB_TRY(fb_bpe_encode(&tokenizer->bpe, &e->merging, e->pieces.text.data + word.start,
+                             word.end - word.start, &e->ids, err));
+    }
+    return FB_OK;
+}
+
+static fb_status encode_part(encoding *e, const char *text, int64_t size, bool first, fb_error *err) {
+    int which;
+    FB_TRY(fb_tokenizer_normalize(e->tokenizer, text, size, e->normal, &which, err));
+    const fb_bytes *normal = &e->normal[which];
+    FB_TRY(fb_added_cut(&e->tokenizer->normalized, normal->data, normal->size, &e->normalized, err));
+    for (int64_t i = 0; i < e->normalized.size; i++) {
+        const fb_part *part = &e->normalized.data[i];
+        if (part->id >= 0)
+            FB_TRY(fb_ids_append(&e->ids, &part->id, 1, err));
+        else
+            FB_TRY(encode_piece(e, normal->data + part->span.start, part->span.end - part->span.start,
+                                first && part->span.start == 0, err));
+    }
+    return FB_OK;
+}
+
+static fb_status encode_text(encoding *e, const char *text, int64_t size, fb_error *err) {
+    if (!fb_utf8_valid(text, size)) {
+        FB_TRY(fb_utf8_append_lossy(&e->clean, text, size, err));
+        text = e->clean.data;
+        size = e->clean.size;
+    }
+    FB_TRY(fb_added_cut(&e->tokenizer->raw, text, size, &e->raw, err));
+    for (int64_t i = 0; i < e->raw.size; i++) {
+        const fb_part *part = &e->raw.data[i];
+        if (part->id >= 0)
+            FB_TRY(fb_ids_append(&e->ids, &part->id, 1, err));
+        else
+            FB_TRY(encode_part(e, text + part->span.start, part->span.end - part->span.start,
+                               part->span.start == 0, err));
+    }
+    return FB_OK;
+}
+
+static fb_status encode_all(encoding *e, const char *text, int64_t size, bool special, fb_error *err) {
+    const fb_tokenizer *tokenizer = e->tokenizer;
+    if (special) FB_TRY(fb_ids_append(&e->ids, tokenizer->prefix.data, tokenizer->prefix.size, err));
+    FB_TRY(encode_text(e, text, size, err));
+    if (special) FB_TRY(fb_ids_append(&e->ids, tokenizer->suffix.data, tokenizer->suffix.size, err));
+    return fb_ids_append(&e->ids, NULL, 0, err); /* an array even for no ids */
+}
+
+fb_status fb_tokenizer_encode(const fb_tokenizer *tokenizer, const char *text, size_t bytes, bool special,
+                              int32_t **ids, int64_t *count, fb_error *err) {
+    *ids = NULL;
+    *count = 0;
+    if (bytes > TEXT_LIMIT)
+        return fb_fail(err, FB_ERROR_USAGE, "text: %zu bytes (at most %d)", bytes, TEXT_LIMIT);
+    encoding e = {.tokenizer = tokenizer};
+    fb_status status = encode_all(&e, text, (int64_t)bytes, special, err);
+    if (status == FB_OK) {
+        *ids = e.ids.data;
+        *count = e.ids.size;
+        e.ids = (fb_ids){0};
+    }
+    free_encoding(&e);
+    return status;
+}

@@ -1,0 +1,28 @@
+/* tokenizer.json: normalise, split, merge byte pairs, add the template; and back. */
+#ifndef FB_TEXT_TOKENIZER_H
+#define FB_TEXT_TOKENIZER_H
+
+#include "base/status.h"
+
+typedef struct fb_tokenizer fb_tokenizer;
+
+/* Parses the bytes of a tokenizer.json. `what` names them in errors. Anything that would change the ids and
+ * is not known here is refused by name. The fuzz entry. */
+fb_status fb_tokenizer_parse(const char *what, const char *json, size_t size, fb_tokenizer **out,
+                             fb_error *err);
+fb_status fb_tokenizer_open(const char *path, fb_tokenizer **out, fb_error *err);
+void fb_tokenizer_free(fb_tokenizer *tokenizer);
+
+int64_t fb_tokenizer_vocab(const fb_tokenizer *tokenizer); /* the highest id + 1 */
+
+/* As fb_tokenize and fb_detokenize in fusebox.h. */
+fb_status fb_tokenizer_encode(const fb_tokenizer *tokenizer, const char *text, size_t bytes, bool special,
+                              int32_t **ids, int64_t *count, fb_error *err);
+fb_status fb_tokenizer_decode(const fb_tokenizer *tokenizer, const int32_t *ids, int64_t count, bool special,
+                              char **text, size_t *bytes, fb_error *err);
+
+/* The streaming form behind fb_text_stream; fusebox.h describes it. */
+typedef struct fb_text_stream fb_text_stream;
+fb_status fb_tokenizer_stream(const fb_tokenizer *tokenizer, fb_text_stream **out, fb_error *err);
+
+#endif

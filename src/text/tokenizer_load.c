@@ -1,0 +1,268 @@
+/* tokenizer.json: the whole file, the model's vocabulary and merges, and the added tokens. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "file/json.h"
+#include "text/tokenizer_impl.h"
+
+#define FILE_LIMIT   (256u << 20) /* bytes; the largest published ones have 33 MB */
+#define MERGES_LIMIT (1 << 24)
+#define WHERE        256 /* bytes of "file: section" in messages */
+
+/* ---- model ---- */
+
+/* A vocabulary's ids are dense in all published files, but nothing here needs that. */
+static fb_status load_vocab(fb_vocab *vocab, const char *what, json_t *object, int64_t ids, fb_error *err) {
+    const char *name;
+    json_t *value;
+    json_object_foreach(object, name, value) {
+        json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
+        if (id < 0 || id >= FB_VOCAB_LIMIT) {
+            char text[64];
+            return fb_fail(err, FB_ERROR_FILE, "%s: vocab: \"%.64s\": %s (an id is 0 to %d)", what, name,
+                           fb_json_show(value, text, sizeof text), FB_VOCAB_LIMIT - 1);
+        }
+        if (id >= ids) ids = id + 1;
+    }
+    FB_TRY(fb_vocab_create(vocab, ids, (int64_t)json_object_size(object), err));
+    json_object_foreach(object, name, value) {
+        FB_TRY(fb_vocab_add(vocab, what, json_integer_value(value), name, (int64_t)strlen(name), err));
+    }
+    return FB_OK;
+}
+
+static fb_status bad_merge(const char *what, size_t index, const json_t *merge, fb_error *err) {
+    char text[64];
+    return fb_fail(err, FB_ERROR_FILE, "%s: merges[%zu]: %s (expected two tokens)", what, index,
+                   fb_json_show(merge, text, sizeof text));
+}
+
+/* Two tokens, as ["a", "b"] or, in older files, as "a b": one behind the other in `text`, the first of `left`
+ * bytes. */
+static fb_status read_merge(const char *what, size_t index, const json_t *merge, fb_bytes *text,
+                            int64_t *left, fb_error *err) {
+    text->size = 0;
+    if (json_is_string(merge)) {
+        const char *pair = json_string_value(merge), *space = strchr(pair, ' ');
+        if (!space || strchr(space + 1, ' ') || strlen(pair) != json_string_length(merge))
+            return bad_merge(what, index, merge, err);
+        FB_TRY(fb_bytes_append(text, pair, space - pair, err));
+        *left = text->size;
+        return fb_bytes_append(text, space + 1, (int64_t)strlen(space + 1), err);
+    }
+    const json_t *first = json_array_get(merge, 0), *second = json_array_get(merge, 1);
+    if (json_array_size(merge) != 2 || !json_is_string(first) || !json_is_string(second))
+        return bad_merge(what, index, merge, err);
+    FB_TRY(fb_bytes_append(text, json_string_value(first), (int64_t)json_string_length(first), err));
+    *left = text->size;
+    return fb_bytes_append(text, json_string_value(second), (int64_t)json_string_length(second), err);
+}
+
+static fb_status load_merges(fb_bpe *bpe, const char *what, const json_t *merges, fb_error *err) {
+    size_t count = json_array_size(merges);
+    if (!json_is_array(merges) || count > MERGES_LIMIT)
+        return fb_fail(err, FB_ERROR_FILE, "%s: merges: %zu (expected an array of at most %d)", what, count,
+                       MERGES_LIMIT);
+    FB_TRY(fb_bpe_prepare(bpe, (int64_t)count, err));
+    fb_bytes text = {0};
+    fb_status status = FB_OK;
+    uint32_t rank = 0;
+    for (size_t i = 0; i < count && status == FB_OK; i++) {
+        const json_t *merge = json_array_get(merges, i);
+        if (json_is_string(merge) && strncmp(json_string_value(merge), "#version", 8) == 0)
+            continue; /* of merges.txt */
+        int64_t left = 0;
+        status = read_merge(what, i, merge, &text, &left, err);
+        if (status == FB_OK) status = fb_bpe_add_merge(bpe, what, rank++, text.data, left, text.size, err);
+    }
+    fb_bytes_free(&text);
+    return status;
+}
+
+/* What would change the ids and is not done here. */
+static fb_status check_model(const char *what, const json_t *model, fb_error *err) {
+    static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
+    const char *text;
+    FB_TRY(fb_json_string(what, model, "type", "BPE", &text, err)); /* GPT-2's own file has no type */
+    if (strcmp(text, "BPE") != 0)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: type: \"%.64s\" (known: BPE)", what, text);
+    for (int i = 0; i < 2; i++) {
+        FB_TRY(fb_json_string(what, model, affixes[i], "", &text, err));
+        if (text[0])
+            return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: %s: \"%.64s\" (known: null)", what, affixes[i],
+                           text);
+    }
+    double dropout;
+    FB_TRY(fb_json_real(what, model, "dropout", 0, 1, 0, &dropout, err));
+    if (dropout > 0)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: dropout: %g (known: null)", what, dropout);
+    return FB_OK;
+}
+
+fb_status fb_tokenizer_load_model(fb_tokenizer *tokenizer, const char *what, const json_t *model, int64_t ids,
+                                  fb_error *err) {
+    fb_bpe *bpe = &tokenizer->bpe;
+    const char *unknown;
+    if (!json_is_object(model)) return fb_fail(err, FB_ERROR_FILE, "%s: missing (expected an object)", what);
+    FB_TRY(check_model(what, model, err));
+    json_t *vocab = json_object_get(model, "vocab");
+    if (!json_is_object(vocab))
+        return fb_fail(err, FB_ERROR_FILE, "%s: vocab: missing (expected an object)", what);
+    FB_TRY(fb_json_bool(what, model, "byte_fallback", false, &bpe->byte_fallback, err));
+    FB_TRY(fb_json_bool(what, model, "fuse_unk", false, &bpe->fuse_unknown, err));
+    FB_TRY(fb_json_bool(what, model, "ignore_merges", false, &bpe->ignore_merges, err));
+    FB_TRY(fb_json_string(what, model, "unk_token", NULL, &unknown, err));
+    FB_TRY(load_vocab(&bpe->vocab, what, vocab, ids, err));
+    if (unknown) {
+        bpe->unknown = strdup(unknown);
+        if (!bpe->unknown) return fb_fail_memory(err, "unk_token", (int64_t)strlen(unknown));
+        bpe->unknown_id = fb_vocab_find(&bpe->vocab, unknown, (int64_t)strlen(unknown));
+    }
+    return load_merges(bpe, what, json_object_get(model, "merges"), err);
+}
+
+/* ---- added tokens ---- */
+
+/* One more than the highest id of the added tokens, which are checked as far as that needs. */
+static fb_status added_ids(const char *what, const json_t *list, int64_t *ids, fb_error *err) {
+    *ids = 0;
+    if (list && !json_is_array(list)) return fb_fail(err, FB_ERROR_FILE, "%s: not an array", what);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        char where[WHERE];
+        int64_t id;
+        snprintf(where, sizeof where, "%.200s[%zu]", what, i);
+        if (!json_is_object(json_array_get(list, i)))
+            return fb_fail(err, FB_ERROR_FILE, "%s: not an object", where);
+        FB_TRY(fb_json_need_int(where, json_array_get(list, i), "id", 0, FB_VOCAB_LIMIT - 1, &id, err));
+        if (id >= *ids) *ids = id + 1;
+    }
+    return FB_OK;
+}
+
+/* Makes the token's id known, and looks for its text in the raw or the normalised text. */
+static fb_status add_token(fb_tokenizer *tokenizer, const char *what, const json_t *entry, int64_t next,
+                           int64_t *id, fb_bytes scratch[2], fb_error *err) {
+    fb_vocab *vocab = &tokenizer->bpe.vocab;
+    const char *content;
+    bool special, normalized;
+    fb_added_token token = {0};
+    FB_TRY(fb_json_need_int(what, entry, "id", 0, vocab->ids - 1, id, err));
+    FB_TRY(fb_json_need_string(what, entry, "content", &content, err));
+    FB_TRY(fb_json_bool(what, entry, "single_word", false, &token.single_word, err));
+    FB_TRY(fb_json_bool(what, entry, "lstrip", false, &token.lstrip, err));
+    FB_TRY(fb_json_bool(what, entry, "rstrip", false, &token.rstrip, err));
+    FB_TRY(fb_json_bool(what, entry, "special", false, &special, err));
+    FB_TRY(fb_json_bool(what, entry, "normalized", !special, &normalized, err));
+    int64_t size = (int64_t)strlen(content);
+    int32_t known = fb_vocab_find(vocab, content, size);
+    if (size == 0) return fb_fail(err, FB_ERROR_FILE, "%s: content: \"\" (expected some text)", what);
+    /* `tokenizers` gives an added token the vocabulary's id or the next free one, whatever the file says; a
+     * file that says something else was made by hand, and ids would differ from those of the training. */
+    if (*id != (known >= 0 ? known : next))
+        return fb_fail(err, FB_ERROR_FILE, "%s: \"%.64s\": id %lld (expected %lld: %s)", what, content,
+                       (long long)*id, (long long)(known >= 0 ? known : next),
+                       known >= 0 ? "the vocabulary's" : "the next free one");
+    if (known < 0) FB_TRY(fb_vocab_name(vocab, what, *id, content, size, err));
+    vocab->tokens[*id].special = special;
+
+    token.id = (int32_t)*id;
+    if (!normalized) return fb_added_insert(&tokenizer->raw, token, content, size, err);
+    int which;
+    FB_TRY(fb_tokenizer_normalize(tokenizer, content, size, scratch, &which, err));
+    return fb_added_insert(&tokenizer->normalized, token, scratch[which].data, scratch[which].size, err);
+}
+
+static fb_status load_added(fb_tokenizer *tokenizer, const char *what, const json_t *list, fb_error *err) {
+    fb_bytes scratch[2] = {{0}, {0}};
+    fb_status status = FB_OK;
+    int64_t next = tokenizer->bpe.vocab.entries;
+    for (size_t i = 0; i < json_array_size(list) && status == FB_OK; i++) {
+        char where[WHERE];
+        int64_t id = 0;
+        snprintf(where, sizeof where, "%.200s[%zu]", what, i);
+        status = add_token(tokenizer, where, json_array_get(list, i), next, &id, scratch, err);
+        if (id >= next) next = id + 1;
+    }
+    fb_bytes_free(&scratch[0]);
+    fb_bytes_free(&scratch[1]);
+    return status;
+}
+
+/* ---- the file ---- */
+
+/* Padding to the longest text of a batch leaves a single text alone; all else here would change its ids. */
+static fb_status check_file(const char *what, const json_t *root, fb_error *err) {
+    char where[WHERE], text[64];
+    const char *version;
+    FB_TRY(fb_json_string(what, root, "version", "1.0", &version, err));
+    if (strcmp(version, "1.0") != 0)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: version: \"%.64s\" (known: 1.0)", what, version);
+    const json_t *truncation = fb_json_member(root, "truncation"), *padding = fb_json_member(root, "padding");
+    if (truncation)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: truncation: %s (known: null)", what,
+                       fb_json_show(truncation, text, sizeof text));
+    if (!padding) return FB_OK;
+    snprintf(where, sizeof where, "%s: padding", what);
+    const json_t *strategy = json_object_get(padding, "strategy"),
+                 *multiple = fb_json_member(padding, "pad_to_multiple_of");
+    if (!json_is_string(strategy) || strcmp(json_string_value(strategy), "BatchLongest") != 0)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: strategy: %s (known: BatchLongest)", where,
+                       fb_json_show(strategy, text, sizeof text));
+    if (multiple)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: pad_to_multiple_of: %s (known: null)", where,
+                       fb_json_show(multiple, text, sizeof text));
+    return FB_OK;
+}
+
+static fb_status load_all(fb_tokenizer *tokenizer, const char *what, const json_t *root, fb_error *err) {
+    char where[WHERE];
+    int64_t ids;
+    FB_TRY(check_file(what, root, err));
+    const json_t *added = fb_json_member(root, "added_tokens");
+    snprintf(where, sizeof where, "%s: added_tokens", what);
+    FB_TRY(added_ids(where, added, &ids, err));
+    snprintf(where, sizeof where, "%s: model", what);
+    FB_TRY(fb_tokenizer_load_model(tokenizer, where, fb_json_member(root, "model"), ids, err));
+    snprintf(where, sizeof where, "%s: normalizer", what);
+    FB_TRY(fb_tokenizer_load_normalizer(tokenizer, where, fb_json_member(root, "normalizer"), err));
+    snprintf(where, sizeof where, "%s: added_tokens", what); /* some are normalised */
+    FB_TRY(load_added(tokenizer, where, added, err));
+    snprintf(where, sizeof where, "%s: pre_tokenizer", what);
+    FB_TRY(fb_tokenizer_load_splitter(tokenizer, where, fb_json_member(root, "pre_tokenizer"), err));
+    snprintf(where, sizeof where, "%s: post_processor", what);
+    FB_TRY(fb_tokenizer_load_template(tokenizer, where, fb_json_member(root, "post_processor"), err));
+    snprintf(where, sizeof where, "%s: decoder", what);
+    return fb_tokenizer_load_decoder(tokenizer, where, fb_json_member(root, "decoder"), err);
+}
+
+static fb_status create(const char *what, const json_t *root, fb_tokenizer **out, fb_error *err) {
+    if (!json_is_object(root)) return fb_fail(err, FB_ERROR_FILE, "%s: not a JSON object", what);
+    fb_tokenizer *tokenizer = calloc(1, sizeof *tokenizer);
+    if (!tokenizer) return fb_fail_memory(err, "tokenizer", (int64_t)sizeof *tokenizer);
+    fb_status status = load_all(tokenizer, what, root, err);
+    if (status == FB_OK)
+        *out = tokenizer;
+    else
+        fb_tokenizer_free(tokenizer);
+    return status;
+}
+
+fb_status fb_tokenizer_parse(const char *what, const char *json, size_t size, fb_tokenizer **out,
+                             fb_error *err) {
+    *out = NULL;
+    json_t *root;
+    FB_TRY(fb_json_parse(what, json, size, &root, err));
+    fb_status status = create(what, root, out, err);
+    json_decref(root);
+    return status;
+}
+
+fb_status fb_tokenizer_open(const char *path, fb_tokenizer **out, fb_error *err) {
+    *out = NULL;
+    json_t *root;
+    FB_TRY(fb_json_load(path, FILE_LIMIT, &root, err));
+    fb_status status = create(path, root, out, err);
+    json_decref(root);
+    return status;
+}

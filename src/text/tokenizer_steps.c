@@ -1,0 +1,365 @@
+/* tokenizer.json: the normalizer, pre_tokenizer, post_processor and decoder sections. Each is one step or a
+ * Sequence of them; a table says which steps there are. */
+#include <stdio.h>
+#include <string.h>
+
+#include "file/json.h"
+#include "text/tokenizer_impl.h"
+#include "text/utf8.h"
+
+#define WHERE 256 /* bytes of "file: section: list[3]" in messages */
+
+typedef fb_status (*load_fn)(fb_tokenizer *tokenizer, const char *what, const json_t *step, fb_error *err);
+
+typedef struct step_kind {
+    const char *type;
+    load_fn load;
+} step_kind;
+
+typedef struct section_kind {
+    const char *list; /* the key of a Sequence's steps */
+    const step_kind *kinds;
+    int count;
+} section_kind;
+
+static fb_status load_step(const section_kind *section, fb_tokenizer *tokenizer, const char *what,
+                           const json_t *step, fb_error *err) {
+    if (!json_is_object(step)) {
+        char text[64];
+        return fb_fail(err, FB_ERROR_FILE, "%s: %s (expected an object)", what,
+                       fb_json_show(step, text, sizeof text));
+    }
+    const char *type;
+    FB_TRY(fb_json_need_string(what, step, "type", &type, err));
+    char known[128] = "";
+    for (int i = 0; i < section->count; i++) {
+        if (strcmp(type, section->kinds[i].type) == 0)
+            return section->kinds[i].load(tokenizer, what, step, err);
+        size_t used = strlen(known);
+        snprintf(known + used, sizeof known - used, "%s%s", i > 0 ? ", " : "", section->kinds[i].type);
+    }
+    return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: type: \"%.64s\" (known: %s)", what, type, known);
+}
+
+static fb_status load_section(const section_kind *section, fb_tokenizer *tokenizer, const char *what,
+                              const json_t *value, fb_error *err) {
+    if (!value) return FB_OK;
+    const json_t *type = json_object_get(value, "type");
+    if (!json_is_string(type) || strcmp(json_string_value(type), "Sequence") != 0)
+        return load_step(section, tokenizer, what, value, err);
+    const json_t *list = json_object_get(value, section->list);
+    if (!json_is_array(list) || json_array_size(list) > FB_STEPS_LIMIT) {
+        char text[64];
+        return fb_fail(err, FB_ERROR_FILE, "%s: %s: %s (expected an array of at most %d)", what,
+                       section->list, fb_json_show(list, text, sizeof text), FB_STEPS_LIMIT);
+    }
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        char where[WHERE];
+        snprintf(where, sizeof where, "%s: %s[%zu]", what, section->list, i);
+        FB_TRY(load_step(section, tokenizer, where, json_array_get(list, i), err));
+    }
+    return FB_OK;
+}
+
+/* ---- members of steps ---- */
+
+/* {"String": "…"} or {"Regex": "…"}. */
+static fb_status load_pattern(const char *what, const json_t *step, const char **text, int64_t *size,
+                              bool *literal, fb_error *err) {
+    const json_t *pattern = json_object_get(step, "pattern");
+    const json_t *string = json_object_get(pattern, "String"), *regex = json_object_get(pattern, "Regex");
+    const json_t *value = string ? string : regex;
+    if (!json_is_string(value) || (string && regex) || json_string_length(value) == 0) {
+        char shown[64];
+        return fb_fail(err, FB_ERROR_FILE, "%s: pattern: %s (expected one String or Regex, not empty)", what,
+                       fb_json_show(pattern, shown, sizeof shown));
+    }
+    *text = json_string_value(value);
+    *size = (int64_t)json_string_length(value);
+    *literal = string != NULL;
+    return FB_OK;
+}
+
+/* pattern and content of a Replace. */
+static fb_status load_replacement(const char *what, const json_t *step, fb_replacement *replace,
+                                  fb_error *err) {
+    const char *from, *to;
+    int64_t from_size;
+    bool literal;
+    FB_TRY(load_pattern(what, step, &from, &from_size, &literal, err));
+    if (!literal)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: pattern: Regex: \"%.64s\" (known: String)", what,
+                       from);
+    FB_TRY(fb_json_need_string(what, step, "content", &to, err));
+    FB_TRY(fb_bytes_append(&replace->from, from, from_size, err));
+    return fb_bytes_append(&replace->to, to, (int64_t)strlen(to), err);
+}
+
+/* A member that is one character. */
+static fb_status load_char(const char *what, const json_t *step, const char *key, const char *fallback,
+                           char out[4], int *size, fb_error *err) {
+    const char *text;
+    FB_TRY(fb_json_string(what, step, key, fallback, &text, err));
+    size_t length = text ? strlen(text) : 0;
+    if (length == 0 || (size_t)fb_utf8_length(text[0]) != length)
+        return fb_fail(err, FB_ERROR_FILE, "%s: %s: \"%.64s\" (expected one character)", what, key,
+                       text ? text : "");
+    memcpy(out, text, length);
+    *size = (int)length;
+    return FB_OK;
+}
+
+static fb_status load_prepend_scheme(const char *what, const json_t *step, fb_prepend *out, fb_error *err) {
+    const char *scheme;
+    bool prefix;
+    FB_TRY(fb_json_string(what, step, "prepend_scheme", "always", &scheme, err));
+    if (strcmp(scheme, "always") == 0)
+        *out = FB_PREPEND_ALWAYS;
+    else if (strcmp(scheme, "first") == 0)
+        *out = FB_PREPEND_FIRST;
+    else if (strcmp(scheme, "never") == 0)
+        *out = FB_PREPEND_NEVER;
+    else
+        return fb_fail(err, FB_ERROR_UNSUPPORTED,
+                       "%s: prepend_scheme: \"%.64s\" (known: always, first, never)", what, scheme);
+    /* Older files say it in this way, some in both. */
+    FB_TRY(fb_json_bool(what, step, "add_prefix_space", *out != FB_PREPEND_NEVER, &prefix, err));
+    if (prefix != (*out != FB_PREPEND_NEVER))
+        return fb_fail(err, FB_ERROR_FILE, "%s: add_prefix_space: %s (prepend_scheme is \"%s\")", what,
+                       prefix ? "true" : "false", scheme);
+    return FB_OK;
+}
+
+/* ---- normalizer ---- */
+
+static fb_normalizer *add_normalizer(fb_tokenizer *tokenizer, fb_normalizer_kind kind) {
+    fb_normalizer *step = &tokenizer->normalizers[tokenizer->normalizer_count++];
+    step->kind = kind;
+    return step;
+}
+
+static fb_status load_nfc(fb_tokenizer *tokenizer, const char *what, const json_t *step, fb_error *err) {
+    (void)what, (void)step, (void)err;
+    add_normalizer(tokenizer, FB_NORMALIZER_NFC);
+    return FB_OK;
+}
+
+static fb_status load_prepend(fb_tokenizer *tokenizer, const char *what, const json_t *step, fb_error *err) {
+    const char *text;
+    FB_TRY(fb_json_need_string(what, step, "prepend", &text, err));
+    fb_normalizer *added = add_normalizer(tokenizer, FB_NORMALIZER_PREPEND);
+    return fb_bytes_append(&added->replace.to, text, (int64_t)strlen(text), err);
+}
+
+static fb_status load_replace(fb_tokenizer *tokenizer, const char *what, const json_t *step, fb_error *err) {
+    return load_replacement(what, step, &add_normalizer(tokenizer, FB_NORMALIZER_REPLACE)->replace, err);
+}
+
+fb_status fb_tokenizer_load_normalizer(fb_tokenizer *tokenizer, const char *what, const json_t *section,
+                                       fb_error *err) {
+    static const step_kind kinds[] = {
+        {"NFC", load_nfc}, {"Prepend", load_prepend}, {"Replace", load_replace}};
+    return load_section(&(section_kind){"normalizers", kinds, 3}, tokenizer, what, section, err);
+}
+
+/* ---- pre_tokenizer ---- */
+
+static fb_splitter *add_splitter(fb_tokenizer *tokenizer, fb_splitter_kind kind) {
+    fb_splitter *step = &tokenizer->splitters[tokenizer->splitter_count++];
+    step->kind = kind;
+    return step;
+}
+
+static fb_status load_byte_level(fb_tokenizer *tokenizer, const char *what, const json_t *step,
+                                 fb_error *err) {
+    /* GPT-2's, which `tokenizers` has built in. */
+    static const char pattern[] =
+        "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+    fb_splitter *added = add_splitter(tokenizer, FB_SPLITTER_BYTE_LEVEL);
+    bool split;
+    FB_TRY(fb_json_bool(what, step, "add_prefix_space", true, &added->prefix_space, err));
+    FB_TRY(fb_json_bool(what, step, "use_regex", true, &split, err));
+    return split ? fb_pattern_compile(what, pattern, sizeof pattern - 1, false, &added->pattern, err) : FB_OK;
+}
+
+static fb_status load_split(fb_tokenizer *tokenizer, const char *what, const json_t *step, fb_error *err) {
+    const char *behavior, *text;
+    bool invert, literal;
+    int64_t size;
+    FB_TRY(fb_json_need_string(what, step, "behavior", &behavior, err));
+    if (strcmp(behavior, "Isolated") != 0)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: behavior: \"%.64s\" (known: Isolated)", what,
+                       behavior);
+    /* Inverted or not, matches and what is between them are all words. */
+    FB_TRY(fb_json_bool(what, step, "invert", false, &invert, err));
+    FB_TRY(load_pattern(what, step, &text, &size, &literal, err));
+    fb_splitter *added = add_splitter(tokenizer, FB_SPLITTER_PATTERN);
+    return fb_pattern_compile(what, text, size, literal, &added->pattern, err);
+}
+
+static fb_status load_digits(fb_tokenizer *tokenizer, const char *what, const json_t *step, fb_error *err) {
+    fb_splitter *added = add_splitter(tokenizer, FB_SPLITTER_DIGITS);
+    return fb_json_bool(what, step, "individual_digits", false, &added->individual, err);
+}
+
+static fb_status load_metaspace(fb_tokenizer *tokenizer, const char *what, const json_t *step,
+                                fb_error *err) {
+    fb_splitter *added = add_splitter(tokenizer, FB_SPLITTER_METASPACE);
+    FB_TRY(load_char(what, step, "replacement", "\xE2\x96\x81", added->space, &added->space_size, err));
+    FB_TRY(load_prepend_scheme(what, step, &added->prepend, err));
+    return fb_json_bool(what, step, "split", true, &added->split, err);
+}
+
+fb_status fb_tokenizer_load_splitter(fb_tokenizer *tokenizer, const char *what, const json_t *section,
+                                     fb_error *err) {
+    static const step_kind kinds[] = {{"ByteLevel", load_byte_level},
+                                      {"Split", load_split},
+                                      {"Digits", load_digits},
+                                      {"Metaspace", load_metaspace}};
+    return load_section(&(section_kind){"pretokenizers", kinds, 4}, tokenizer, what, section, err);
+}
+
+/* ---- post_processor ---- */
+
+static fb_status load_no_effect(fb_tokenizer *tokenizer, const char *what, const json_t *step,
+                                fb_error *err) {
+    (void)tokenizer, (void)what, (void)step, (void)err; /* trims offsets, which are not kept here */
+    return FB_OK;
+}
+
+/* Appends the ids of one special token of a template. */
+static fb_status load_special(const fb_tokenizer *tokenizer, const char *what, const json_t *tokens,
+                              const char *name, fb_ids *out, fb_error *err) {
+    const json_t *ids = json_object_get(json_object_get(tokens, name), "ids");
+    if (!json_is_array(ids))
+        return fb_fail(err, FB_ERROR_FILE, "%s: special_tokens: \"%.64s\": no ids (expected an array)", what,
+                       name);
+    const fb_vocab *vocab = &tokenizer->bpe.vocab;
+    for (size_t i = 0; i < json_array_size(ids); i++) {
+        const json_t *value = json_array_get(ids, i);
+        json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
+        if (id < 0 || id >= vocab->ids || !vocab->tokens[id].used) {
+            char text[64];
+            return fb_fail(err, FB_ERROR_FILE, "%s: special_tokens: \"%.64s\": id %s (not in the vocabulary)",
+                           what, name, fb_json_show(value, text, sizeof text));
+        }
+        FB_TRY(fb_ids_append(out, &(int32_t){(int32_t)id}, 1, err));
+    }
+    return FB_OK;
+}
+
+static fb_status load_template(fb_tokenizer *tokenizer, const char *what, const json_t *step, fb_error *err) {
+    const json_t *single = json_object_get(step, "single"), *tokens = json_object_get(step, "special_tokens");
+    if (!json_is_array(single))
+        return fb_fail(err, FB_ERROR_FILE, "%s: single: missing (expected an array)", what);
+    if (tokenizer->has_template)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: a second TemplateProcessing (at most 1)", what);
+    tokenizer->has_template = true;
+    int texts = 0;
+    for (size_t i = 0; i < json_array_size(single); i++) {
+        char where[WHERE];
+        snprintf(where, sizeof where, "%s: single[%zu]", what, i);
+        const json_t *piece = json_array_get(single, i);
+        const json_t *special = json_object_get(piece, "SpecialToken"),
+                     *text = json_object_get(piece, "Sequence");
+        const char *name;
+        FB_TRY(fb_json_need_string(where, special ? special : text, "id", &name, err));
+        if (special) {
+            FB_TRY(load_special(tokenizer, what, tokens, name,
+                                texts ? &tokenizer->suffix : &tokenizer->prefix, err));
+        } else {
+            if (strcmp(name, "A") != 0)
+                return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: Sequence: \"%.64s\" (known: A)", where, name);
+            texts++;
+        }
+    }
+    if (texts != 1)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: single: the text %d times (known: once)", what, texts);
+    return FB_OK;
+}
+
+fb_status fb_tokenizer_load_template(fb_tokenizer *tokenizer, const char *what, const json_t *section,
+                                     fb_error *err) {
+    static const step_kind kinds[] = {{"ByteLevel", load_no_effect}, {"TemplateProcessing", load_template}};
+    return load_section(&(section_kind){"processors", kinds, 2}, tokenizer, what, section, err);
+}
+
+/* ---- decoder ----
+ * Steps come in the order of fb_decoder: replacements, the way of joining, Fuse, Strip. */
+
+static fb_status wrong_order(const char *what, fb_error *err) {
+    return fb_fail(
+        err, FB_ERROR_UNSUPPORTED,
+        "%s: a step out of order (known: Replace, then one of ByteLevel, ByteFallback and Metaspace, then "
+        "Fuse, then Strip)",
+        what);
+}
+
+static fb_status set_joining(fb_decoder *decoder, const char *what, fb_decoder_kind kind, fb_error *err) {
+    if (decoder->kind != FB_DECODER_CONCATENATE || decoder->fused) return wrong_order(what, err);
+    decoder->kind = kind;
+    return FB_OK;
+}
+
+static fb_status load_decode_replace(fb_tokenizer *tokenizer, const char *what, const json_t *step,
+                                     fb_error *err) {
+    fb_decoder *decoder = &tokenizer->decoder;
+    if (decoder->kind != FB_DECODER_CONCATENATE || decoder->fused) return wrong_order(what, err);
+    return load_replacement(what, step, &decoder->replaces[decoder->replace_count++], err);
+}
+
+static fb_status load_decode_byte_level(fb_tokenizer *tokenizer, const char *what, const json_t *step,
+                                        fb_error *err) {
+    (void)step;
+    FB_TRY(set_joining(&tokenizer->decoder, what, FB_DECODER_BYTE_LEVEL, err));
+    tokenizer->decoder.fused = true; /* it joins the bytes of all tokens */
+    return FB_OK;
+}
+
+static fb_status load_decode_byte_fallback(fb_tokenizer *tokenizer, const char *what, const json_t *step,
+                                           fb_error *err) {
+    (void)step;
+    return set_joining(&tokenizer->decoder, what, FB_DECODER_BYTE_FALLBACK, err);
+}
+
+static fb_status load_decode_metaspace(fb_tokenizer *tokenizer, const char *what, const json_t *step,
+                                       fb_error *err) {
+    fb_decoder *decoder = &tokenizer->decoder;
+    fb_prepend prepend;
+    FB_TRY(set_joining(decoder, what, FB_DECODER_METASPACE, err));
+    FB_TRY(load_char(what, step, "replacement", "\xE2\x96\x81", decoder->space, &decoder->space_size, err));
+    FB_TRY(load_prepend_scheme(what, step, &prepend, err));
+    decoder->drop_first = prepend != FB_PREPEND_NEVER;
+    return FB_OK;
+}
+
+static fb_status load_fuse(fb_tokenizer *tokenizer, const char *what, const json_t *step, fb_error *err) {
+    (void)step;
+    if (tokenizer->decoder.strip_count > 0) return wrong_order(what, err);
+    tokenizer->decoder.fused = true;
+    return FB_OK;
+}
+
+static fb_status load_strip(fb_tokenizer *tokenizer, const char *what, const json_t *step, fb_error *err) {
+    fb_decoder *decoder = &tokenizer->decoder;
+    int64_t stop;
+    if (!decoder->fused || decoder->strip_count > 0) return wrong_order(what, err);
+    FB_TRY(load_char(what, step, "content", NULL, decoder->strip, &decoder->strip_size, err));
+    FB_TRY(fb_json_need_int(what, step, "start", 0, INT32_MAX, &decoder->strip_count, err));
+    FB_TRY(fb_json_need_int(what, step, "stop", 0, INT32_MAX, &stop, err));
+    if (stop > 0) /* the end of a text is not known while it streams */
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: stop: %lld (known: 0)", what, (long long)stop);
+    return FB_OK;
+}
+
+fb_status fb_tokenizer_load_decoder(fb_tokenizer *tokenizer, const char *what, const json_t *section,
+                                    fb_error *err) {
+    static const step_kind kinds[] = {{"Replace", load_decode_replace},
+                                      {"ByteLevel", load_decode_byte_level},
+                                      {"ByteFallback", load_decode_byte_fallback},
+                                      {"Metaspace", load_decode_metaspace},
+                                      {"Fuse", load_fuse},
+                                      {"Strip", load_strip}};
+    tokenizer->decoder.kind = section ? FB_DECODER_CONCATENATE : FB_DECODER_NONE;
+    return load_section(&(section_kind){"decoders", kinds, 6}, tokenizer, what, section, err);
+}

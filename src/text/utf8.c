@@ -1,0 +1,119 @@
+#include "text/utf8.h"
+
+#include <string.h>
+#include <utf8proc.h>
+
+fb_utf8_char fb_utf8_read(const char *text, int64_t size) {
+    const unsigned char *s = (const unsigned char *)text;
+    unsigned char first = s[0];
+    if (first < 0x80) return (fb_utf8_char){first, 1, FB_UTF8_VALID};
+    if (first < 0xC2 || first > 0xF4) return (fb_utf8_char){0, 1, FB_UTF8_BAD};
+
+    int length = fb_utf8_length(text[0]);
+    uint32_t code = first & (0x7Fu >> length);
+    for (int i = 1; i < length; i++) {
+        if (i >= size) return (fb_utf8_char){0, i, FB_UTF8_CUT};
+        /* The second byte also rules out overlong forms, surrogates and what is beyond U+10FFFF. */
+        unsigned char low = 0x80, high = 0xBF;
+        if (i == 1 && first == 0xE0) low = 0xA0;
+        if (i == 1 && first == 0xED) high = 0x9F;
+        if (i == 1 && first == 0xF0) low = 0x90;
+        if (i == 1 && first == 0xF4) high = 0x8F;
+        if (s[i] < low || s[i] > high) return (fb_utf8_char){0, i, FB_UTF8_BAD};
+        code = code << 6 | (s[i] & 0x3F);
+    }
+    return (fb_utf8_char){code, length, FB_UTF8_VALID};
+}
+
+int fb_utf8_write(uint32_t code, char *text) {
+    return (int)utf8proc_encode_char((utf8proc_int32_t)code, (utf8proc_uint8_t *)text);
+}
+
+/* The length of the ASCII at the start, in steps of eight bytes. */
+static int64_t ascii_blocks(const char *text, int64_t size) {
+    int64_t at = 0;
+    for (; at + 8 <= size; at += 8) {
+        uint64_t block;
+        memcpy(&block, text + at, 8);
+        if (block & 0x8080808080808080u) break;
+    }
+    return at;
+}
+
+bool fb_utf8_ascii(const char *text, int64_t size) {
+    for (int64_t at = ascii_blocks(text, size); at < size; at++)
+        if ((unsigned char)text[at] >= 0x80) return false;
+    return true;
+}
+
+bool fb_utf8_valid(const char *text, int64_t size) {
+    int64_t at = 0;
+    while (at < size) {
+        if ((unsigned char)text[at] < 0x80) {
+            int64_t skip = ascii_blocks(text + at, size - at);
+            at += skip ? skip : 1;
+            continue;
+        }
+        fb_utf8_char c = fb_utf8_read(text + at, size - at);
+        if (c.kind != FB_UTF8_VALID) return false;
+        at += c.size;
+    }
+    return true;
+}
+
+int64_t fb_utf8_incomplete(const char *text, int64_t size) {
+    for (int64_t back = 1; back <= 3 && back <= size; back++) {
+        unsigned char byte = (unsigned char)text[size - back];
+        if ((byte & 0xC0) == 0x80) continue;
+        return fb_utf8_read(text + size - back, back).kind == FB_UTF8_CUT ? back : 0;
+    }
+    return 0;
+}
+
+fb_status fb_utf8_append_lossy(fb_bytes *out, const char *text, int64_t size, fb_error *err) {
+    int64_t from = 0, at = 0; /* [from, at) is valid and not yet copied */
+    while (at < size) {
+        fb_utf8_char c = fb_utf8_read(text + at, size - at);
+        if (c.kind != FB_UTF8_VALID) {
+            FB_TRY(fb_bytes_append(out, text + from, at - from, err));
+            FB_TRY(fb_bytes_append(out, "\xEF\xBF\xBD", 3, err));
+            from = at + c.size;
+        }
+        at += c.size;
+    }
+    return fb_bytes_append(out, text + from, size - from, err);
+}
+
+bool fb_unicode_is_space(uint32_t code) {
+    return (code >= 0x09 && code <= 0x0D) || code == 0x20 || code == 0x85 || code == 0xA0 || code == 0x1680 ||
+           (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 || code == 0x202F ||
+           code == 0x205F || code == 0x3000;
+}
+
+bool fb_unicode_is_word(uint32_t code) {
+    switch (utf8proc_category((utf8proc_int32_t)code)) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC:
+        return true;
+    default:
+        /* Join_Control, and the symbols that are Alphabetic: circled and squared letters. */
+        return code == 0x200C || code == 0x200D || (code >= 0x24B6 && code <= 0x24E9) ||
+               (code >= 0x1F130 && code <= 0x1F149) || (code >= 0x1F150 && code <= 0x1F169) ||
+               (code >= 0x1F170 && code <= 0x1F189);
+    }
+}
+
+bool fb_unicode_is_numeric(uint32_t code) {
+    utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)code);
+    return category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL ||
+           category == UTF8PROC_CATEGORY_NO;
+}

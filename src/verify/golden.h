@@ -1,0 +1,26 @@
+/* A golden: the reference answer that Hugging Face transformers gave for some ids, from one safetensors file. */
+#ifndef FB_VERIFY_GOLDEN_H
+#define FB_VERIFY_GOLDEN_H
+
+#include "file/safetensors.h"
+
+typedef struct fb_golden {
+    fb_tensor_table *table;
+    const fb_tensor_entry *ids;        /* `input_ids`, I32 or I64 [tokens] */
+    const fb_tensor_entry **hidden;    /* `hidden.0` … `hidden.L`, F32 [tokens, width]; layers of them */
+    const fb_tensor_entry *logits;     /* F32 [tokens, vocab] */
+    const fb_tensor_entry *logits_f64; /* F64, the same shape, or NULL */
+    const fb_tensor_entry *greedy;     /* I32 or I64 [greedy tokens], or NULL */
+    int64_t tokens, layers, width, vocab;
+} fb_golden;
+
+/* Checks presence, types and that all shapes agree. Ids are checked against `vocab`. */
+fb_status fb_golden_open(const char *path, fb_golden *out, fb_error *err);
+/* Takes the table over, also on failure. The fuzz entry. */
+fb_status fb_golden_from_table(const char *what, fb_tensor_table *table, fb_golden *out, fb_error *err);
+void fb_golden_close(fb_golden *golden);
+
+int64_t fb_golden_int(const fb_tensor_entry *entry, int64_t index);   /* of an I32 or I64 entry */
+double fb_golden_real(const fb_tensor_entry *entry, int64_t index);   /* of an F32 or F64 entry */
+
+#endif

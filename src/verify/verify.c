@@ -1,0 +1,206 @@
+/* A run against a golden: every hidden state, the logits, the greedy continuation. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/dtype.h"
+#include "verify/golden.h"
+
+/* In float32 the engine and the golden differ by the order of sums only; the largest differences seen on the goldens are
+ * a tenth of these. */
+#define HIDDEN_LIMIT 5e-5
+#define LOGITS_LIMIT 1e-4
+
+/* With 16-bit activations each op rounds its result by up to half a unit in the last place u (2^-11 or 2^-8), relative to
+ * the largest element of the state. Roundings of the ops since the embedding add up like a random walk. */
+static double half_ulp(fb_dtype act) { return act == FB_F16 ? 0x1p-11 : act == FB_BF16 ? 0x1p-8 : 0; }
+
+typedef struct comparison {
+    const fb_golden *golden;
+    fb_dtype act;
+    fb_verify_report *report;
+    double *error2, *norm2; /* by layer: sums of squares */
+} comparison;
+
+static void compare(fb_verify_row *row, double *error2, double *norm2, double have, double want) {
+    double error = fabs(have - want);
+    /* Written so that a NaN becomes the maximum and stays it. */
+    if (!(error <= row->max_abs)) row->max_abs = row->max_abs != row->max_abs ? row->max_abs : error;
+    *error2 += error * error;
+    *norm2 += want * want;
+}
+
+static void conclude(fb_verify_row *row, double error2, double norm2, double limit) {
+    row->rel = sqrt(error2 / norm2);
+    row->limit = limit;
+    row->ok = row->max_abs <= limit;
+}
+
+static double largest(const fb_tensor_entry *entry) {
+    double most = 0;
+    for (int64_t i = 0; i < entry->count; i++) most = fmax(most, fabs(fb_golden_real(entry, i)));
+    return most;
+}
+
+static double limit_of(const comparison *c, const fb_tensor_entry *entry, int64_t layer, double f32_limit) {
+    double u = half_ulp(c->act);
+    if (u == 0) return f32_limit;
+    return f32_limit + 8 * u * largest(entry) * sqrt(1.0 + (double)layer);
+}
+
+static bool on_hidden(void *user, int64_t layer, int64_t position, const float *hidden, int64_t rows, int64_t cols) {
+    comparison *c = user;
+    fb_verify_row *row = &c->report->rows[layer];
+    const fb_tensor_entry *want = c->golden->hidden[layer];
+    for (int64_t i = 0; i < rows * cols; i++)
+        compare(row, &c->error2[layer], &c->norm2[layer], hidden[i], fb_golden_real(want, position * cols + i));
+    return true;
+}
+
+static void compare_logits(comparison *c, const float *logits) {
+    const fb_golden *g = c->golden;
+    fb_verify_report *r = c->report;
+    double error2 = 0, norm2 = 0;
+    fb_verify_row truth = {0};
+    for (int64_t i = 0; i < g->tokens * g->vocab; i++) {
+        compare(&r->logits, &error2, &norm2, logits[i], fb_golden_real(g->logits, i));
+        if (g->logits_f64) {
+            double unused = 0;
+            compare(&truth, &unused, &unused, logits[i], fb_golden_real(g->logits_f64, i));
+        }
+    }
+    r->logits.layer = g->layers;
+    conclude(&r->logits, error2, norm2, limit_of(c, g->logits, g->layers, LOGITS_LIMIT));
+    r->logits_f64_max_abs = g->logits_f64 ? truth.max_abs : NAN;
+}
+
+static int64_t argmax(const float *x, int64_t n) {
+    int64_t best = 0;
+    for (int64_t i = 1; i < n; i++)
+        if (x[i] > x[best]) best = i;
+    return best;
+}
+
+/* Feeds the golden's continuation and looks whether each of its tokens is the one that would have been chosen. */
+static fb_status compare_greedy(comparison *c, fb_session *session, fb_error *err) {
+    const fb_golden *g = c->golden;
+    fb_verify_report *r = c->report;
+    r->greedy_tokens = g->greedy ? g->greedy->count : 0;
+    for (int64_t i = 0; i < r->greedy_tokens; i++) {
+        const float *logits;
+        int64_t rows, vocab;
+        FB_TRY(fb_session_logits(session, &logits, &rows, &vocab, err));
+        logits += (rows - 1) * vocab;
+        int64_t want = fb_golden_int(g->greedy, i), have = argmax(logits, vocab);
+        if (have == want)
+            r->greedy_equal++;
+        else if (half_ulp(c->act) > 0 && (double)logits[have] - (double)logits[want] <= 2 * r->logits.limit)
+            r->greedy_near++;
+        if (i + 1 < r->greedy_tokens) FB_TRY(fb_session_decode(session, (int32_t)want, err));
+    }
+    r->greedy_match = r->greedy_equal + r->greedy_near == r->greedy_tokens;
+    return FB_OK;
+}
+
+static fb_status check_shapes(const fb_model *model, const char *path, const fb_golden *g, fb_error *err) {
+    fb_model_info info;
+    fb_model_get_info(model, &info);
+    if (g->layers != info.layers + 1)
+        return fb_fail(err, FB_ERROR_FILE, "%s: hidden states: %lld (the model has %lld)", path, (long long)g->layers,
+                       (long long)info.layers + 1);
+    if (g->width != info.hidden || g->vocab != info.vocab)
+        return fb_fail(err, FB_ERROR_FILE, "%s: hidden size %lld, vocabulary %lld (the model has %lld and %lld)", path,
+                       (long long)g->width, (long long)g->vocab, (long long)info.hidden, (long long)info.vocab);
+    int64_t total = g->tokens + (g->greedy ? g->greedy->count : 0);
+    if (total > info.context)
+        return fb_fail(err, FB_ERROR_FILE, "%s: %lld tokens (the model's context is %lld)", path, (long long)total,
+                       (long long)info.context);
+    return FB_OK;
+}
+
+static fb_status run(comparison *c, fb_session *session, const int32_t *ids, fb_error *err) {
+    const fb_golden *g = c->golden;
+    fb_verify_report *r = c->report;
+    const float *logits;
+    FB_TRY(fb_session_prefill(session, ids, g->tokens, err));
+    FB_TRY(fb_session_logits(session, &logits, NULL, NULL, err));
+    for (int64_t layer = 0; layer < g->layers; layer++) {
+        r->rows[layer].layer = layer;
+        conclude(&r->rows[layer], c->error2[layer], c->norm2[layer], limit_of(c, g->hidden[layer], layer, HIDDEN_LIMIT));
+    }
+    compare_logits(c, logits);
+    return FB_OK;
+}
+
+static fb_status compare_all(comparison *c, const fb_model *model, const fb_session_options *options, fb_error *err) {
+    const fb_golden *g = c->golden;
+    int32_t *ids = malloc((size_t)g->tokens * sizeof *ids);
+    if (!ids) return fb_fail_memory(err, "ids", g->tokens * (int64_t)sizeof *ids);
+    for (int64_t i = 0; i < g->tokens; i++) ids[i] = (int32_t)fb_golden_int(g->ids, i);
+    fb_session_options o = *options;
+    o.capacity = g->tokens + (g->greedy ? g->greedy->count : 0);
+    o.all_logits = true;
+    o.on_hidden = on_hidden;
+    o.on_progress = NULL;
+    o.user = c;
+    fb_session *session = NULL;
+    fb_status status = fb_session_create(model, &o, &session, err);
+    if (status == FB_OK) status = run(c, session, ids, err);
+    fb_session_free(session);
+    session = NULL;
+    /* The continuation in a session that shows no hidden states, as a user's run would be. */
+    o.on_hidden = NULL;
+    o.all_logits = false;
+    if (status == FB_OK) status = fb_session_create(model, &o, &session, err);
+    if (status == FB_OK) status = fb_session_prefill(session, ids, g->tokens, err);
+    if (status == FB_OK) status = compare_greedy(c, session, err);
+    fb_session_free(session);
+    free(ids);
+    return status;
+}
+
+static fb_status make_report(const fb_golden *g, const fb_model *model, const fb_session_options *options,
+                             fb_verify_report *r, fb_error *err) {
+    comparison c = {.golden = g, .act = options->act, .report = r};
+    r->tokens = g->tokens;
+    r->layers = g->layers;
+    r->rows = calloc((size_t)g->layers, sizeof *r->rows);
+    c.error2 = calloc((size_t)g->layers * 2, sizeof *c.error2);
+    fb_status status = fb_fail_memory(err, "report", g->layers * 128);
+    if (r->rows && c.error2) {
+        c.norm2 = c.error2 + g->layers;
+        status = compare_all(&c, model, options, err);
+    }
+    free(c.error2);
+    r->ok = r->logits.ok && r->greedy_match;
+    for (int64_t i = 0; r->rows && i < r->layers; i++) r->ok = r->ok && r->rows[i].ok;
+    return status;
+}
+
+fb_status fb_verify_golden(const fb_model *model, const char *path, const fb_session_options *options,
+                           fb_verify_report **out, fb_error *err) {
+    *out = NULL;
+    fb_session_options defaults;
+    fb_session_options_default(&defaults);
+    fb_golden golden;
+    FB_TRY(fb_golden_open(path, &golden, err));
+    fb_status status = check_shapes(model, path, &golden, err);
+    fb_verify_report *report = NULL;
+    if (status == FB_OK) {
+        report = calloc(1, sizeof *report);
+        status = report ? make_report(&golden, model, options ? options : &defaults, report, err)
+                        : fb_fail_memory(err, "report", sizeof *report);
+    }
+    fb_golden_close(&golden);
+    if (status != FB_OK) {
+        fb_verify_free(report);
+        return status;
+    }
+    *out = report;
+    return FB_OK;
+}
+
+void fb_verify_free(fb_verify_report *report) {
+    if (!report) return;
+    free(report->rows);
+    free(report);
+}

@@ -1,0 +1,161 @@
+#!/usr/bin/env bash
+# Builds and runs the tests; `make test` calls it. Usage: tests/run.sh STAGE...
+#
+#     unit      the cmocka programs and the checks of the command line
+#     install   the library as somebody else sees it: installed, found by pkg-config, its example built and run
+#     fuzz      each libFuzzer target for FUZZ_SECONDS (15)
+#     san       unit under AddressSanitizer and UndefinedBehaviorSanitizer
+#     lint      layout and static checks
+#
+# A program that passes is one line; one that fails shows its output. The last line is `N passed, N failed`, which
+# counts single cmocka tests and checks. The exit status is 0 only if something ran and nothing failed.
+set -u
+cd "$(dirname "$0")/.."
+
+: "${MAKE:=make}" "${BUILD:=build}" "${FUZZ_SECONDS:=15}" "${TEST_SECONDS:=300}"
+# CI logs want plain text, and a test's verdict must not depend on the caller's locale.
+export LC_ALL=C.UTF-8 CMOCKA_MESSAGE_OUTPUT=TAP
+export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:allocator_may_return_null=1}
+export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
+
+passed=0
+failed=0
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+log=$scratch/log
+
+good() {
+    passed=$((passed + 1))
+    echo "ok - $1"
+}
+bad() { # bad NAME: also shows $log
+    failed=$((failed + 1))
+    echo "not ok - $1"
+    tail -n 200 "$log" | sed 's/^/    /'
+}
+check() { # check NAME COMMAND...: one check, passed if the command succeeds
+    local name=$1
+    shift
+    if "$@" >"$log" 2>&1; then good "$name"; else bad "$name"; fi
+}
+
+build() { # build DIR ARGUMENT...: into DIR; inside a parallel make its job slots are used
+    local dir=$1 jobs=-j$(nproc)
+    shift
+    case ${MAKEFLAGS:-} in *jobserver* | *-j*) jobs= ;; esac
+    "$MAKE" --no-print-directory -s $jobs BUILD="$dir" "$@" >"$log" 2>&1
+}
+
+count() { grep -cE "$1" "$log"; }
+
+# Runs one test program and adds up the lines `ok` and `not ok` that it prints (TAP). What does not report all the
+# tests that it announced, or ends badly without naming one, has crashed: one more failure.
+program() { # program NAME COMMAND...
+    local name=$1 start=$EPOCHREALTIME status=0 ok notok skipped announced note=
+    shift
+    timeout -k 10 "$TEST_SECONDS" "$@" >"$log" 2>&1 </dev/null || status=$?
+    local ms=$(((${EPOCHREALTIME/./} - ${start/./}) / 1000))
+    skipped=$(count '^not ok [0-9]+ # SKIP')
+    ok=$(count '^ok ')
+    notok=$(($(count '^not ok ') - skipped))
+    announced=$(sed -nE 's/^1\.\.([0-9]+)$/\1/p' "$log" | awk '{ n += $1 } END { print n + 0 }')
+    if [ $status -eq 124 ] || [ $status -eq 137 ]; then
+        note="killed after $TEST_SECONDS s"
+    elif [ $status -ne 0 ] && [ $notok -eq 0 ]; then
+        note="exit status $status"
+    elif [ "$announced" -gt 0 ] && [ "$announced" -ne $((ok + notok + skipped)) ]; then
+        note="ended after $((ok + notok + skipped)) of $announced tests"
+    elif [ $((ok + notok + skipped)) -eq 0 ]; then
+        note="no test ran"
+    fi
+    [ -z "$note" ] || notok=$((notok + 1))
+    passed=$((passed + ok))
+    failed=$((failed + notok))
+    if [ $notok -eq 0 ]; then
+        [ "$skipped" -eq 0 ] || note=", $skipped skipped: $(sed -nE 's/^not ok [0-9]+ # SKIP //p' "$log" | paste -sd' ')"
+        printf 'ok - %s (%d, %d.%d s%s)\n' "$name" $ok $((ms / 1000)) $((ms % 1000 / 100)) "$note"
+    else
+        echo "not ok - $name: $notok failed${note:+ ($note)}"
+        tail -n 200 "$log" | sed 's/^/    /'
+    fi
+}
+
+unit() { # unit DIR LABEL ARGUMENT...
+    local dir=$1 label=$2 source name
+    shift 2
+    build "$dir" "$@" tests || { bad "$label: build"; return; }
+    for source in $(find tests -name 'test_*.c' | sort); do
+        name=${source#tests/}
+        program "$label: ${name%.c}" "$dir/${source%.c}"
+    done
+    for source in tests/cli/*.sh; do
+        [ -f "$source" ] && [ "$source" != tests/cli/lib.sh ] || continue
+        FUSEBOX=$(realpath "$dir")/fusebox program "$label: ${source#tests/}" bash "$source"
+    done
+}
+
+# The functions that fusebox.h declares, and those that the shared library lets others see, must be the same.
+exports_match() { # exports_match LIBRARY HEADER
+    diff <(sed -nE 's/^FB_API .*[ *](fb_[a-z0-9_]+)\(.*/\1/p' "$2" | sort) \
+        <(nm -D --defined-only "$1" | awk '{ print $3 }' | sort) >"$scratch/exports" && return
+    echo "declared (<) and exported (>) functions differ:"
+    cat "$scratch/exports"
+    return 1
+}
+
+install_stage() {
+    local root=$scratch/root prefix=/usr/local flags libs example name kind
+    build "$BUILD" all || { bad "install: build"; return; }
+    check "install: make install" "$MAKE" --no-print-directory -s BUILD="$BUILD" DESTDIR="$root" PREFIX=$prefix install
+    check "install: exports" exports_match "$root$prefix/lib/libfusebox.so" include/fusebox.h
+    export PKG_CONFIG_PATH=$root$prefix/lib/pkgconfig
+    flags=$(pkg-config --define-variable=prefix="$root$prefix" --cflags fusebox)
+    libs=$(pkg-config --define-variable=prefix="$root$prefix" --libs --static fusebox)
+    for example in examples/*.c; do
+        name=$(basename "$example" .c)
+        for kind in shared static; do
+            [ $kind = shared ] || libs=${libs/-lfusebox/-l:libfusebox.a}
+            check "install: $name, $kind: build" \
+                ${CC:-cc} -std=c11 -Wall -Wextra -Werror $flags "$example" -o "$scratch/$name" $libs
+            check "install: $name, $kind: run" \
+                env LD_LIBRARY_PATH="$root$prefix/lib" bash -c '"$@" | grep -q ..' _ \
+                "$scratch/$name" "$root$prefix/share/fusebox/models/storyteller" "Once upon a time"
+        done
+    done
+    unset PKG_CONFIG_PATH
+}
+
+fuzz_stage() {
+    local source name corpus
+    if ! echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' |
+        clang -fsanitize=fuzzer -x c - -o "$scratch/probe" 2>/dev/null; then
+        echo "# fuzz: not run: clang with libFuzzer is not here"
+        return
+    fi
+    build "$BUILD/fuzz" FUZZ=1 CC=clang fuzzers || { bad "fuzz: build"; return; }
+    for source in tests/fuzz/fuzz_*.c; do
+        name=$(basename "$source" .c)
+        corpus=$scratch/corpus/$name
+        mkdir -p "$corpus"
+        check "fuzz: $name" "$BUILD/fuzz/$name" -max_total_time="$FUZZ_SECONDS" -timeout=10 -rss_limit_mb=2048 \
+            -max_len=65536 -dict=tests/fuzz/json.dict -artifact_prefix="$BUILD/fuzz/$name-" -print_final_stats=1 \
+            "$corpus" "tests/fuzz/corpus/${name#fuzz_}"
+        sed -nE 's/^stat::number_of_executed_units: +/#     inputs: /p' "$log"
+    done
+}
+
+for stage; do
+    case $stage in
+    unit) unit "$BUILD" unit ;;
+    install) install_stage ;;
+    fuzz) fuzz_stage ;;
+    san) unit "$BUILD/san" san SAN=1 ;;
+    lint) check "lint" "$MAKE" --no-print-directory -s BUILD="$BUILD" lint ;;
+    *)
+        echo "tests/run.sh: unknown stage: $stage (unit, install, fuzz, san, lint)" >&2
+        exit 2
+        ;;
+    esac
+done
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ] && [ $passed -gt 0 ]
