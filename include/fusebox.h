@@ -15,10 +15,12 @@
  *
  * Every function that can fail returns an fb_status and takes an fb_error, which may be NULL; on failure its
  * message names the thing, its value and the limit, in one line without a final newline, and every output
- * argument is left NULL or zero. The library never prints, exits or aborts, and reads no environment variable.
+ * argument is left NULL or zero. The library never prints, exits or aborts, and reads no environment
+ * variable.
  *
- * A model is immutable once open and may be shared by threads. A session, a sampler and a text stream belong to
- * one thread at a time. A model must outlive its sessions and text streams. Passing NULL to a _free function is allowed.
+ * A model is immutable once open and may be shared by threads. A session, a sampler and a text stream belong
+ * to one thread at a time. A model must outlive its sessions and text streams. Passing NULL to a _free
+ * function is allowed.
  */
 #ifndef FUSEBOX_H
 #define FUSEBOX_H
@@ -35,7 +37,8 @@ extern "C" {
 
 #define FB_VERSION "0.1.0"
 
-/* ---- status ---------------------------------------------------------------------------------------------- */
+/* ---- status ----------------------------------------------------------------------------------------------
+ */
 
 typedef enum fb_status {
     FB_OK = 0,
@@ -58,15 +61,18 @@ FB_API const char *fb_status_name(fb_status status);
 /* Frees what a function below returned through a `char **` or `int32_t **`. */
 FB_API void fb_free(void *memory);
 
-/* ---- dtypes ---------------------------------------------------------------------------------------------- */
+/* ---- dtypes ----------------------------------------------------------------------------------------------
+ */
 
-/* Weights are F32, F16 or BF16. F64 is for activations of the reference kernels ("ref"): a run that is the truth. */
+/* Weights are F32, F16 or BF16. F64 is for activations of the reference kernels ("ref"): a run that is the
+ * truth. */
 typedef enum fb_dtype { FB_F32 = 0, FB_F16, FB_BF16, FB_F64, FB_DTYPE_COUNT } fb_dtype;
 
 FB_API const char *fb_dtype_name(fb_dtype dtype);
 FB_API fb_status fb_dtype_parse(const char *name, fb_dtype *out, fb_error *err);
 
-/* ---- model ----------------------------------------------------------------------------------------------- */
+/* ---- model -----------------------------------------------------------------------------------------------
+ */
 
 typedef struct fb_model fb_model;
 
@@ -78,50 +84,55 @@ FB_API void fb_model_free(fb_model *model);
 typedef struct fb_model_info {
     const char *architecture; /* "gpt_neox", "llama", "gpt2" */
     int64_t layers, hidden, vocab, context;
-    int64_t parameters;                  /* each stored weight counted once */
-    int64_t weights[FB_DTYPE_COUNT];     /* parameters by dtype */
+    int64_t parameters;              /* each stored weight counted once */
+    int64_t weights[FB_DTYPE_COUNT]; /* parameters by dtype */
     int64_t weight_bytes[FB_DTYPE_COUNT];
     bool has_tokenizer;
 } fb_model_info;
 
 FB_API void fb_model_get_info(const fb_model *model, fb_model_info *info);
 
-/* Every config value that changes the maths, as name and value, in reading order: index 0, 1, … until false. */
+/* Every config value that changes the maths, as name and value, in reading order: index 0, 1, … until false.
+ */
 FB_API bool fb_model_fact(const fb_model *model, int index, const char **name, const char **value);
 
 /* The plain program, one op a line with shapes. */
 FB_API fb_status fb_model_program_text(const fb_model *model, char **text, fb_error *err);
 
-/* ---- text ------------------------------------------------------------------------------------------------ */
+/* ---- text ------------------------------------------------------------------------------------------------
+ */
 
-/* Text (UTF-8, any bytes are accepted) to ids. `special` adds what the tokenizer's template adds around a text, such
- * as a begin-of-text token. The ids are released with fb_free. */
-FB_API fb_status fb_tokenize(const fb_model *model, const char *text, size_t bytes, bool special, int32_t **ids,
-                             int64_t *count, fb_error *err);
+/* Text (UTF-8, any bytes are accepted) to ids. `special` adds what the tokenizer's template adds around a
+ * text, such as a begin-of-text token. The ids are released with fb_free. */
+FB_API fb_status fb_tokenize(const fb_model *model, const char *text, size_t bytes, bool special,
+                             int32_t **ids, int64_t *count, fb_error *err);
 
 /* Ids to text, NUL-terminated, released with fb_free. `special` keeps special tokens in the text. */
-FB_API fb_status fb_detokenize(const fb_model *model, const int32_t *ids, int64_t count, bool special, char **text,
-                               size_t *bytes, fb_error *err);
+FB_API fb_status fb_detokenize(const fb_model *model, const int32_t *ids, int64_t count, bool special,
+                               char **text, size_t *bytes, fb_error *err);
 
-/* Ids to text as they come. A token may end inside a UTF-8 character: push returns only whole characters (possibly
- * none), flush returns what is left, with U+FFFD for what never became one. Special tokens give no text. The text
- * belongs to the stream, until its next call. */
+/* Ids to text as they come. A token may end inside a UTF-8 character: push returns only whole characters
+ * (possibly none), flush returns what is left, with U+FFFD for what never became one. Special tokens give no
+ * text. The text belongs to the stream, until its next call. */
 typedef struct fb_text_stream fb_text_stream;
 FB_API fb_status fb_text_create(const fb_model *model, fb_text_stream **out, fb_error *err);
-FB_API fb_status fb_text_push(fb_text_stream *stream, int32_t id, const char **text, size_t *bytes, fb_error *err);
+FB_API fb_status fb_text_push(fb_text_stream *stream, int32_t id, const char **text, size_t *bytes,
+                              fb_error *err);
 FB_API fb_status fb_text_flush(fb_text_stream *stream, const char **text, size_t *bytes, fb_error *err);
 FB_API void fb_text_free(fb_text_stream *stream);
 
 /* True for an id that ends a text (eos_token_id of generation_config.json or config.json). */
 FB_API bool fb_model_is_end(const fb_model *model, int32_t id);
 
-/* ---- session --------------------------------------------------------------------------------------------- */
+/* ---- session ---------------------------------------------------------------------------------------------
+ */
 
 typedef struct fb_session fb_session;
 
-/* rows of hidden state [rows, cols] after `layer` layers (0: the embedding; the last one is after the final norm),
- * for the tokens at positions `position`, position + 1, … Return false to stop. */
-typedef bool (*fb_hidden_fn)(void *user, int64_t layer, int64_t position, const float *hidden, int64_t rows, int64_t cols);
+/* rows of hidden state [rows, cols] after `layer` layers (0: the embedding; the last one is after the final
+ * norm), for the tokens at positions `position`, position + 1, … Return false to stop. */
+typedef bool (*fb_hidden_fn)(void *user, int64_t layer, int64_t position, const float *hidden, int64_t rows,
+                             int64_t cols);
 
 /* Called between the chunks of a prefill. Return false to stop: the session must then be reset. */
 typedef bool (*fb_progress_fn)(void *user, int64_t done, int64_t total);
@@ -147,8 +158,8 @@ FB_API void fb_session_free(fb_session *session);
 FB_API fb_status fb_session_prefill(fb_session *session, const int32_t *ids, int64_t count, fb_error *err);
 FB_API fb_status fb_session_decode(fb_session *session, int32_t id, fb_error *err);
 
-/* Logits [rows, vocab] of the last prefill or decode: its last token's, or all of them with `all_logits`. They belong to
- * the session, until its next call. */
+/* Logits [rows, vocab] of the last prefill or decode: its last token's, or all of them with `all_logits`.
+ * They belong to the session, until its next call. */
 FB_API fb_status fb_session_logits(fb_session *session, const float **logits, int64_t *rows, int64_t *vocab,
                                    fb_error *err);
 
@@ -157,60 +168,68 @@ FB_API int32_t fb_session_threads(const fb_session *session);
 FB_API const char *fb_session_isa(const fb_session *session);
 FB_API void fb_session_reset(fb_session *session); /* back to no tokens */
 
-/* How often each op ran since the session was created, by index 0, 1, … until false. An op counts once a call, whatever
- * the number of tokens in it. */
+/* How often each op ran since the session was created, by index 0, 1, … until false. An op counts once a
+ * call, whatever the number of tokens in it. */
 FB_API bool fb_session_op_calls(const fb_session *session, int index, const char **name, int64_t *calls);
 
-/* ---- sampling -------------------------------------------------------------------------------------------- */
+/* ---- sampling --------------------------------------------------------------------------------------------
+ */
 
 typedef struct fb_sampler fb_sampler;
 
 /* In this order: the repeat penalty, top-k, the temperature, top-p, min-p, one draw. */
 typedef struct fb_sampler_options {
-    float temperature;     /* 0: the highest score, nothing else matters then; at most 100 */
-    int64_t top_k;         /* keep the k best; 0: all */
-    float top_p;           /* keep the best until their probabilities add up to p; 1: all */
-    float min_p;           /* drop what is less probable than p times the best; 0: nothing */
-    float repeat_penalty;  /* divide the positive scores of recent tokens by it, multiply the negative; 1: off */
+    float temperature; /* 0: the highest score, nothing else matters then; at most 100 */
+    int64_t top_k;     /* keep the k best; 0: all */
+    float top_p;       /* keep the best until their probabilities add up to p; 1: all */
+    float min_p;       /* drop what is less probable than p times the best; 0: nothing */
+    float
+        repeat_penalty; /* divide the positive scores of recent tokens by it, multiply the negative; 1: off */
     int64_t repeat_window; /* how many tokens are recent */
     uint64_t seed;
 } fb_sampler_options;
 
 FB_API void fb_sampler_options_default(fb_sampler_options *options);
-FB_API fb_status fb_sampler_create(const fb_sampler_options *options, int64_t vocab, fb_sampler **out, fb_error *err);
+FB_API fb_status fb_sampler_create(const fb_sampler_options *options, int64_t vocab, fb_sampler **out,
+                                   fb_error *err);
 /* Tells the sampler of a token that it did not choose itself (the prompt's), for the repeat penalty. */
 FB_API void fb_sampler_accept(fb_sampler *sampler, int32_t id);
 /* Chooses a token from logits [vocab] and accepts it. Fails if a logit is NaN or none is finite. */
 FB_API fb_status fb_sampler_next(fb_sampler *sampler, const float *logits, int32_t *id, fb_error *err);
 FB_API void fb_sampler_free(fb_sampler *sampler);
 
-/* ---- verification ---------------------------------------------------------------------------------------- */
+/* ---- verification ----------------------------------------------------------------------------------------
+ */
 
 typedef struct fb_verify_row {
     int64_t layer;
     double max_abs;   /* largest absolute error of an element */
-    double rel;       /* norm of the error over the norm of the reference */
     double limit;     /* of max_abs */
-    bool ok;
+    double rel;       /* norm of the error over the norm of the reference */
+    double rel_limit; /* of rel */
+    bool ok;          /* both hold */
 } fb_verify_row;
 
 typedef struct fb_verify_report {
     bool ok;
     int64_t tokens;
-    int64_t layers;       /* rows below: the embedding and each layer */
+    int64_t layers; /* rows below: the embedding and each layer */
     fb_verify_row *rows;
     fb_verify_row logits;
-    double logits_f64_max_abs;  /* distance of the logits to the golden's float64 logits; NaN if it has none */
-    int64_t greedy_tokens;      /* tokens of the continuation */
-    int64_t greedy_equal;       /* how many of them were chosen */
-    int64_t greedy_near;        /* others: the golden's token is within the logits' error bound of ours (f16 and bf16 only) */
-    bool greedy_match;          /* equal + near = tokens */
+    double logits_f64_max_abs; /* distance of the logits to the golden's float64 logits; NaN if it has none */
+    int64_t greedy_tokens;     /* tokens of the continuation */
+    int64_t greedy_equal;      /* how many of them were chosen */
+    int64_t greedy_near; /* others: the golden's token is within the logits' error bound of ours (f16 and bf16
+                            only) */
+    bool greedy_match;   /* equal + near = tokens */
 } fb_verify_report;
 
-/* Runs the golden's ids and compares every hidden state, the logits and the greedy continuation. FB_OK means that the
- * comparison took place; `report->ok` is its outcome. Of the options, threads, act, chunk and isa count. */
-FB_API fb_status fb_verify_golden(const fb_model *model, const char *golden, const fb_session_options *options,
-                                  fb_verify_report **report, fb_error *err);
+/* Runs the golden's ids and compares every hidden state, the logits and the greedy continuation. FB_OK means
+ * that the comparison took place; `report->ok` is its outcome. Of the options, threads, act, chunk and isa
+ * count. */
+FB_API fb_status fb_verify_golden(const fb_model *model, const char *golden,
+                                  const fb_session_options *options, fb_verify_report **report,
+                                  fb_error *err);
 FB_API void fb_verify_free(fb_verify_report *report);
 
 #ifdef __cplusplus

@@ -16,8 +16,8 @@ static const arch_row arch_table[] = {
     {"gpt2", "GPT2LMHeadModel", fb_gpt2_describe},
 };
 
-/* Keys that change the maths when they have another value than this one, and that no architecture here reads. Absent and
- * null are always fine. */
+/* Keys that change the maths when they have another value than this one, and that no architecture here reads.
+ * Absent and null are always fine. */
 static const struct {
     const char *key, *neutral; /* as JSON */
 } neutral_table[] = {
@@ -43,8 +43,8 @@ static fb_status check_neutral(const fb_config *config, fb_error *err) {
         const json_t *value = fb_json_member(config->json, neutral_table[i].key);
         char text[64];
         if (value && strcmp(fb_json_show(value, text, sizeof text), neutral_table[i].neutral) != 0)
-            return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: %s: %s (only %s)", config->what, neutral_table[i].key, text,
-                           neutral_table[i].neutral);
+            return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: %s: %s (only %s)", config->what,
+                           neutral_table[i].key, text, neutral_table[i].neutral);
     }
     const json_t *types = fb_json_member(config->json, "layer_types");
     size_t index;
@@ -52,8 +52,8 @@ static fb_status check_neutral(const fb_config *config, fb_error *err) {
     json_array_foreach(types, index, type) {
         char text[64];
         if (strcmp(fb_json_show(type, text, sizeof text), "\"full_attention\"") != 0)
-            return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: layer_types: %s (only \"full_attention\")", config->what,
-                           text);
+            return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: layer_types: %s (only \"full_attention\")",
+                           config->what, text);
     }
     return FB_OK;
 }
@@ -64,8 +64,9 @@ static fb_status check_class(const fb_config *config, const arch_row *row, fb_er
     const json_t *name = json_array_get(names, 0);
     char text[64];
     if (!json_is_string(name) || strcmp(json_string_value(name), row->class_name) != 0)
-        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: architectures: %s (for %s only [\"%s\"])", config->what,
-                       fb_json_show(names, text, sizeof text), row->model_type, row->class_name);
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: architectures: %s (for %s only [\"%s\"])",
+                       config->what, fb_json_show(names, text, sizeof text), row->model_type,
+                       row->class_name);
     return FB_OK;
 }
 
@@ -76,9 +77,11 @@ static fb_status find_arch(const fb_config *config, const arch_row **out, fb_err
     for (size_t i = 0; i < sizeof arch_table / sizeof *arch_table; i++) {
         *out = &arch_table[i];
         if (strcmp(type, arch_table[i].model_type) == 0) return FB_OK;
-        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "", arch_table[i].model_type);
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "",
+                 arch_table[i].model_type);
     }
-    return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: model_type: \"%s\" (known: %s)", config->what, type, known);
+    return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: model_type: \"%s\" (known: %s)", config->what, type,
+                   known);
 }
 
 static fb_status describe(const char *what, const json_t *json, fb_spec *spec, fb_error *err) {

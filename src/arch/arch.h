@@ -1,5 +1,5 @@
-/* Architectures: a config.json becomes a spec, which holds the plain program and all that the model needs to know to
- * bind weights to it. One file an architecture; arch.c has their table. */
+/* Architectures: a config.json becomes a spec, which holds the plain program and all that the model needs to
+ * know to bind weights to it. One file an architecture; arch.c has their table. */
 #ifndef FB_ARCH_ARCH_H
 #define FB_ARCH_ARCH_H
 
@@ -24,8 +24,8 @@ typedef struct fb_spec {
     int32_t end_count;
 } fb_spec;
 
-/* From the bytes of a config.json. `what` names them in errors. What would change the maths and is not known is refused
- * by name. */
+/* From the bytes of a config.json. `what` names them in errors. What would change the maths and is not known
+ * is refused by name. */
 fb_status fb_arch_describe(const char *what, const char *json, size_t size, fb_spec **out, fb_error *err);
 void fb_spec_free(fb_spec *spec);
 

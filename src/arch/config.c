@@ -15,23 +15,26 @@ void fb_spec_fact(fb_spec *spec, const char *name, const char *format, ...) {
     va_end(args);
 }
 
-fb_status fb_config_size(const fb_config *config, const char *const *keys, int64_t max, int64_t *out, fb_error *err) {
+fb_status fb_config_size(const fb_config *config, const char *const *keys, int64_t max, int64_t *out,
+                         fb_error *err) {
     const char *const *key = keys;
     while (key[1] && !fb_json_member(config->json, *key)) key++;
     if (!fb_json_member(config->json, *key)) key = keys;
     return fb_json_need_int(config->what, config->json, *key, 1, max, out, err);
 }
 
-fb_status fb_config_heads(const fb_config *config, int64_t hidden, int64_t heads, int64_t *head_dim, fb_error *err) {
+fb_status fb_config_heads(const fb_config *config, int64_t hidden, int64_t heads, int64_t *head_dim,
+                          fb_error *err) {
     if (hidden % heads)
-        return fb_fail(err, FB_ERROR_FILE, "%s: attention heads: %lld (a divisor of the hidden size %lld)", config->what,
-                       (long long)heads, (long long)hidden);
+        return fb_fail(err, FB_ERROR_FILE, "%s: attention heads: %lld (a divisor of the hidden size %lld)",
+                       config->what, (long long)heads, (long long)hidden);
     int64_t stated;
-    FB_TRY(fb_json_int(config->what, config->json, "head_dim", 1, FB_LIMIT_WIDTH, hidden / heads, &stated, err));
+    FB_TRY(
+        fb_json_int(config->what, config->json, "head_dim", 1, FB_LIMIT_WIDTH, hidden / heads, &stated, err));
     *head_dim = hidden / heads;
     if (stated != *head_dim)
-        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: head_dim: %lld (only hidden size / heads = %lld)", config->what,
-                       (long long)stated, (long long)*head_dim);
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: head_dim: %lld (only hidden size / heads = %lld)",
+                       config->what, (long long)stated, (long long)*head_dim);
     return FB_OK;
 }
 
@@ -48,27 +51,29 @@ static const struct {
     {"swish", FB_OP_SILU},
 };
 
-fb_status fb_config_activation(const fb_config *config, const char *key, const char *fallback, fb_op_kind *out,
-                               const char **name, fb_error *err) {
+fb_status fb_config_activation(const fb_config *config, const char *key, const char *fallback,
+                               fb_op_kind *out, const char **name, fb_error *err) {
     FB_TRY(fb_json_string(config->what, config->json, key, fallback, name, err));
     char known[128] = "";
     for (size_t i = 0; i < sizeof activation_table / sizeof *activation_table; i++) {
         *out = activation_table[i].kind;
         if (strcmp(*name, activation_table[i].name) == 0) return FB_OK;
-        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "", activation_table[i].name);
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "",
+                 activation_table[i].name);
     }
     return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: %s: \"%s\" (known: %s)", config->what, key, *name, known);
 }
 
-/* ---- rope ------------------------------------------------------------------------------------------------------ */
+/* ---- rope
+ * ------------------------------------------------------------------------------------------------------ */
 
 typedef struct rope_scaling {
     double factor, low, high;
     int64_t original_context;
 } rope_scaling;
 
-/* Llama 3: frequencies whose wave is much shorter than the original context stay, those much longer are divided by the
- * factor, and in between the two are mixed. */
+/* Llama 3: frequencies whose wave is much shorter than the original context stay, those much longer are
+ * divided by the factor, and in between the two are mixed. */
 static double scale_llama3(double frequency, const rope_scaling *s) {
     double waves = (double)s->original_context * frequency / (2 * M_PI); /* in the original context */
     if (waves < s->low) return frequency / s->factor;
@@ -100,7 +105,8 @@ static fb_status find_rope_type(const char *what, const json_t *rope, const rope
         *out = &rope_types[i];
         if (strcmp(name, rope_types[i].name) == 0) return FB_OK;
     }
-    return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: rope_type: \"%s\" (known: default, linear, llama3)", what, name);
+    return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: rope_type: \"%s\" (known: default, linear, llama3)", what,
+                   name);
 }
 
 static fb_status read_scaling(const char *what, const json_t *rope, const rope_type *type, int64_t context,
@@ -116,16 +122,17 @@ static fb_status read_scaling(const char *what, const json_t *rope, const rope_t
         FB_TRY(fb_json_int(what, rope, "original_max_position_embeddings", 1, FB_LIMIT_CONTEXT, context,
                            &s->original_context, err));
         if (s->low >= s->high)
-            return fb_fail(err, FB_ERROR_FILE, "%s: low_freq_factor: %g (below high_freq_factor %g)", what, s->low,
-                           s->high);
+            return fb_fail(err, FB_ERROR_FILE, "%s: low_freq_factor: %g (below high_freq_factor %g)", what,
+                           s->low, s->high);
     }
     return FB_OK;
 }
 
 /* Whatever else stands in the rope dictionary belongs to a variant that is not known here. */
 static fb_status check_rope_keys(const char *what, const json_t *rope, fb_error *err) {
-    static const char *const known[] = {"type",   "rope_type",       "rope_theta",       "partial_rotary_factor",
-                                        "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"};
+    static const char *const known[] = {
+        "type",   "rope_type",       "rope_theta",       "partial_rotary_factor",
+        "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"};
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)rope, key, value) {
@@ -141,7 +148,8 @@ static fb_status check_rope_keys(const char *what, const json_t *rope, fb_error 
 
 /* A number that may stand in the rope dictionary or, in one of two older spellings, in the config itself. */
 static fb_status read_either(const fb_config *config, const char *what, const json_t *rope, const char *key,
-                             const char *old, double min, double max, double fallback, double *out, fb_error *err) {
+                             const char *old, double min, double max, double fallback, double *out,
+                             fb_error *err) {
     FB_TRY(fb_json_real(config->what, config->json, old, min, max, fallback, out, err));
     FB_TRY(fb_json_real(config->what, config->json, key, min, max, *out, out, err));
     return fb_json_real(what, rope, key, min, max, *out, out, err);
@@ -161,13 +169,15 @@ fb_status fb_config_rope(const fb_config *config, fb_spec *spec, int64_t head_di
     FB_TRY(check_rope_keys(what, rope, err));
     FB_TRY(read_scaling(what, rope, type, spec->program.context, &scaling, err));
     FB_TRY(read_either(config, what, rope, "rope_theta", "rotary_emb_base", 1, 1e12, 10000, &base, err));
-    FB_TRY(read_either(config, what, rope, "partial_rotary_factor", "rotary_pct", 0, 1, default_fraction, &fraction, err));
+    FB_TRY(read_either(config, what, rope, "partial_rotary_factor", "rotary_pct", 0, 1, default_fraction,
+                       &fraction, err));
 
     *rotary = (int32_t)((double)head_dim * fraction);
     if (*rotary % 2)
-        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: rotating elements of a head: %d (an even number)", config->what,
-                       *rotary);
-    fb_spec_fact(spec, "rotary fraction", "%g (%d of %lld elements of a head)", fraction, *rotary, (long long)head_dim);
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: rotating elements of a head: %d (an even number)",
+                       config->what, *rotary);
+    fb_spec_fact(spec, "rotary fraction", "%g (%d of %lld elements of a head)", fraction, *rotary,
+                 (long long)head_dim);
     fb_spec_fact(spec, "rotary base", "%g", base);
     fb_spec_fact(spec, "rotary type", "%s", type->name);
     if (type->has_factor) fb_spec_fact(spec, "rotary factor", "%g", scaling.factor);
@@ -177,8 +187,10 @@ fb_status fb_config_rope(const fb_config *config, fb_spec *spec, int64_t head_di
     if (*rotary == 0) return FB_OK;
 
     double *frequencies = malloc((size_t)(*rotary / 2) * sizeof *frequencies);
-    if (!frequencies) return fb_fail_memory(err, "rotary frequencies", *rotary / 2 * (int64_t)sizeof *frequencies);
-    for (int32_t i = 0; i < *rotary / 2; i++) frequencies[i] = type->scale(pow(base, -2.0 * i / *rotary), &scaling);
+    if (!frequencies)
+        return fb_fail_memory(err, "rotary frequencies", *rotary / 2 * (int64_t)sizeof *frequencies);
+    for (int32_t i = 0; i < *rotary / 2; i++)
+        frequencies[i] = type->scale(pow(base, -2.0 * i / *rotary), &scaling);
     spec->program.frequencies = frequencies;
     return FB_OK;
 }

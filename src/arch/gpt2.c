@@ -19,11 +19,13 @@ static int32_t norm(fb_build *b, const char *value, const char *name, int32_t x,
     return fb_build_layernorm(b, value, x, fb_build_vector(b, weight, h), fb_build_vector(b, bias, h), eps);
 }
 
-static int32_t project(fb_build *b, const char *value, const char *name, int32_t x, int64_t rows, int64_t cols) {
+static int32_t project(fb_build *b, const char *value, const char *name, int32_t x, int64_t rows,
+                       int64_t cols) {
     char weight[64], bias[64];
     snprintf(weight, sizeof weight, LAYER "%s.weight", name);
     snprintf(bias, sizeof bias, LAYER "%s.bias", name);
-    return fb_build_linear(b, value, x, fb_build_matrix_transposed(b, weight, rows, cols), fb_build_vector(b, bias, rows));
+    return fb_build_linear(b, value, x, fb_build_matrix_transposed(b, weight, rows, cols),
+                           fb_build_vector(b, bias, rows));
 }
 
 static void write_program(fb_build *b, const gpt2 *c) {
@@ -84,7 +86,8 @@ fb_status fb_gpt2_describe(const fb_config *config, fb_spec *spec, fb_error *err
     fb_spec_fact(spec, "activation", "%s", activation);
     fb_spec_fact(spec, "positions", "learned, %lld", (long long)p->context);
     fb_spec_fact(spec, "norm", "layernorm, epsilon %g", c.eps);
-    fb_spec_fact(spec, "heads", "%lld of %lld elements, joint [q k v][head]", (long long)c.heads, (long long)c.head_dim);
+    fb_spec_fact(spec, "heads", "%lld of %lld elements, joint [q k v][head]", (long long)c.heads,
+                 (long long)c.head_dim);
     fb_spec_fact(spec, "mlp", "%lld", (long long)c.mlp);
     fb_spec_fact(spec, "embeddings", "%s", c.tied ? "tied" : "untied");
 

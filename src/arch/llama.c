@@ -13,7 +13,8 @@ typedef struct llama {
 #define LAYER "model.layers.{}."
 
 /* A projection `layer.name`.weight [rows, cols] of x, with `layer.name`.bias if there is one. */
-static int32_t project(fb_build *b, const char *value, const char *name, int32_t x, int64_t rows, int64_t cols, bool bias) {
+static int32_t project(fb_build *b, const char *value, const char *name, int32_t x, int64_t rows,
+                       int64_t cols, bool bias) {
     char tensor[64];
     snprintf(tensor, sizeof tensor, LAYER "%s.weight", name);
     int32_t weight = fb_build_matrix(b, tensor, rows, cols);
@@ -42,7 +43,8 @@ static void write_program(fb_build *b, const llama *c) {
     int32_t attn = project(b, "attn", "self_attn.o_proj", context, h, q_size, c->attention_bias);
     int32_t middle = fb_build_binary(b, FB_OP_ADD, "x_mid", x, attn);
 
-    int32_t n2 = fb_build_rmsnorm(b, "n2", middle, fb_build_vector(b, LAYER "post_attention_layernorm.weight", h), c->eps);
+    int32_t n2 = fb_build_rmsnorm(b, "n2", middle,
+                                  fb_build_vector(b, LAYER "post_attention_layernorm.weight", h), c->eps);
     int32_t gate = project(b, "gate", "mlp.gate_proj", n2, c->mlp, h, c->mlp_bias);
     int32_t act = fb_build_unary(b, c->activation, "act", gate);
     int32_t up = project(b, "up", "mlp.up_proj", n2, c->mlp, h, c->mlp_bias);
@@ -65,7 +67,8 @@ fb_status fb_llama_describe(const fb_config *config, fb_spec *spec, fb_error *er
     FB_TRY(fb_json_need_int(what, config->json, "num_hidden_layers", 1, FB_LIMIT_LAYERS, &p->layers, err));
     FB_TRY(fb_json_need_int(what, config->json, "hidden_size", 1, FB_LIMIT_WIDTH, &p->hidden, err));
     FB_TRY(fb_json_need_int(what, config->json, "vocab_size", 1, FB_LIMIT_VOCAB, &p->vocab, err));
-    FB_TRY(fb_json_int(what, config->json, "max_position_embeddings", 1, FB_LIMIT_CONTEXT, 2048, &p->context, err));
+    FB_TRY(fb_json_int(what, config->json, "max_position_embeddings", 1, FB_LIMIT_CONTEXT, 2048, &p->context,
+                       err));
     FB_TRY(fb_json_need_int(what, config->json, "num_attention_heads", 1, FB_LIMIT_HEADS, &c.heads, err));
     FB_TRY(fb_json_int(what, config->json, "num_key_value_heads", 1, c.heads, c.heads, &c.kv_heads, err));
     FB_TRY(fb_json_need_int(what, config->json, "intermediate_size", 1, FB_LIMIT_WIDTH, &c.mlp, err));
@@ -84,11 +87,11 @@ fb_status fb_llama_describe(const fb_config *config, fb_spec *spec, fb_error *er
     fb_spec_fact(spec, "activation", "%s, gated", activation);
     FB_TRY(fb_config_rope(config, spec, c.head_dim, 1, &c.rotary, err));
     if (c.rotary != c.head_dim)
-        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: rotating elements of a head: %d (all %lld for llama)", what,
-                       c.rotary, (long long)c.head_dim);
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: rotating elements of a head: %d (all %lld for llama)",
+                       what, c.rotary, (long long)c.head_dim);
     fb_spec_fact(spec, "norm", "rmsnorm, epsilon %g", c.eps);
-    fb_spec_fact(spec, "heads", "%lld of %lld elements, on %lld KV heads", (long long)c.heads, (long long)c.head_dim,
-                 (long long)c.kv_heads);
+    fb_spec_fact(spec, "heads", "%lld of %lld elements, on %lld KV heads", (long long)c.heads,
+                 (long long)c.head_dim, (long long)c.kv_heads);
     fb_spec_fact(spec, "attention bias", "%s", c.attention_bias ? "yes" : "no");
     fb_spec_fact(spec, "mlp", "%lld%s", (long long)c.mlp, c.mlp_bias ? ", with bias" : "");
     fb_spec_fact(spec, "embeddings", "%s", c.tied ? "tied" : "untied");

@@ -5,8 +5,8 @@
 #include "base/tensor.h"
 #include "program/program.h"
 
-/* A program with its weights: what a model hands to a backend. weights[slot * layers + layer]; a slot that is not per
- * layer repeats its tensor. */
+/* A program with its weights: what a model hands to a backend. weights[slot * layers + layer]; a slot that is
+ * not per layer repeats its tensor. */
 typedef struct fb_bound {
     const fb_program *program;
     const fb_weight *weights;
@@ -21,13 +21,14 @@ typedef struct fb_backend_options {
     int64_t epilogue_rows; /* most tokens in a step whose logits are wanted */
 } fb_backend_options;
 
-/* Tokens at positions `position` …, all rows through the layers, the last `epilogue_rows` through the epilogue. */
+/* Tokens at positions `position` …, all rows through the layers, the last `epilogue_rows` through the
+ * epilogue. */
 typedef struct fb_step {
     const int32_t *ids; /* [rows] */
     int64_t rows, position, epilogue_rows;
     float *logits; /* [epilogue_rows, vocab] */
-    /* Called with the hidden state after each layer (0: the embedding; the last: after the final norm, and only the
-     * epilogue's rows); false stops the step. May be NULL. */
+    /* Called with the hidden state after each layer (0: the embedding; the last: after the final norm, and
+     * only the epilogue's rows); false stops the step. May be NULL. */
     bool (*on_hidden)(void *user, int64_t layer, const float *hidden, int64_t rows, int64_t cols);
     void *user;
 } fb_step;
@@ -36,7 +37,8 @@ typedef struct fb_engine fb_engine; /* a backend's state for one session */
 
 typedef struct fb_backend {
     const char *name;
-    fb_status (*open)(const fb_bound *bound, const fb_backend_options *options, fb_engine **out, fb_error *err);
+    fb_status (*open)(const fb_bound *bound, const fb_backend_options *options, fb_engine **out,
+                      fb_error *err);
     fb_status (*run)(fb_engine *engine, const fb_step *step, fb_error *err);
     void (*close)(fb_engine *engine);
     const char *(*variant)(const fb_engine *engine); /* which kernels: the instruction set */

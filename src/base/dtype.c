@@ -32,14 +32,23 @@ double fb_dtype_get(fb_dtype dtype, const void *array, int64_t index) {
     float single;
     double value;
     switch (dtype) {
-    case FB_F32: memcpy(&single, at, sizeof single); return single;
-    case FB_F16: memcpy(&half, at, sizeof half); return fb_f16_to_f32(half);
-    case FB_BF16: memcpy(&half, at, sizeof half); return fb_bf16_to_f32(half);
-    default: memcpy(&value, at, sizeof value); return value;
+    case FB_F32:
+        memcpy(&single, at, sizeof single);
+        return single;
+    case FB_F16:
+        memcpy(&half, at, sizeof half);
+        return fb_f16_to_f32(half);
+    case FB_BF16:
+        memcpy(&half, at, sizeof half);
+        return fb_bf16_to_f32(half);
+    default:
+        memcpy(&value, at, sizeof value);
+        return value;
     }
 }
 
-/* Rounds to odd at float32, so that the second rounding, to 16 bits, gives what one rounding from double would. */
+/* Rounds to odd at float32, so that the second rounding, to 16 bits, gives what one rounding from double
+ * would. */
 static float round_to_odd(double value) {
     float near = (float)value;
     double back = near;
@@ -54,7 +63,9 @@ void fb_dtype_set(fb_dtype dtype, void *array, int64_t index, double value) {
     float single = (float)value;
     uint16_t half;
     switch (dtype) {
-    case FB_F32: memcpy(at, &single, sizeof single); break;
+    case FB_F32:
+        memcpy(at, &single, sizeof single);
+        break;
     case FB_F16:
         half = fb_f32_to_f16(round_to_odd(value));
         memcpy(at, &half, sizeof half);
@@ -63,6 +74,7 @@ void fb_dtype_set(fb_dtype dtype, void *array, int64_t index, double value) {
         half = fb_f32_to_bf16(round_to_odd(value));
         memcpy(at, &half, sizeof half);
         break;
-    default: memcpy(at, &value, sizeof value);
+    default:
+        memcpy(at, &value, sizeof value);
     }
 }

@@ -1,4 +1,5 @@
-/* Element types: sizes, names, and exact scalar conversions (round to nearest, ties to even; NaN stays NaN). */
+/* Element types: sizes, names, and exact scalar conversions (round to nearest, ties to even; NaN stays NaN).
+ */
 #ifndef FB_BASE_DTYPE_H
 #define FB_BASE_DTYPE_H
 
@@ -23,18 +24,22 @@ static inline float fb_f32_from_bits(uint32_t bits) {
 static inline float fb_f16_to_f32(uint16_t half) {
     uint32_t sign = (uint32_t)(half & 0x8000) << 16;
     uint32_t rest = (uint32_t)(half & 0x7fff) << 13;
-    if (rest >= 0x0f800000) return fb_f32_from_bits(sign | 0x7f800000 | rest); /* inf and NaN: the exponent becomes 255 */
-    /* The exponent bias differs by 112; multiplying by 2^112 moves it and also normalises the subnormals, exactly. */
+    if (rest >= 0x0f800000)
+        return fb_f32_from_bits(sign | 0x7f800000 | rest); /* inf and NaN: the exponent becomes 255 */
+    /* The exponent bias differs by 112; multiplying by 2^112 moves it and also normalises the subnormals,
+     * exactly. */
     return fb_f32_from_bits(sign | fb_f32_bits(fb_f32_from_bits(rest) * 0x1p112f));
 }
 
 static inline uint16_t fb_f32_to_f16(float value) {
     uint32_t bits = fb_f32_bits(value), sign = (bits >> 16) & 0x8000;
     bits &= 0x7fffffff;
-    if (bits > 0x7f800000) return (uint16_t)(sign | 0x7e00 | ((bits >> 13) & 0x1ff)); /* quiet NaN, payload kept */
-    if (bits >= 0x477ff000) return (uint16_t)(sign | 0x7c00);                         /* 65520 and above round to inf */
+    if (bits > 0x7f800000)
+        return (uint16_t)(sign | 0x7e00 | ((bits >> 13) & 0x1ff)); /* quiet NaN, payload kept */
+    if (bits >= 0x477ff000) return (uint16_t)(sign | 0x7c00);      /* 65520 and above round to inf */
     if (bits < 0x38800000) {
-        /* Below 2^-14 the result is subnormal: a multiple of 2^-24. Adding 0.5 (whose ulp is 2^-24) rounds to one. */
+        /* Below 2^-14 the result is subnormal: a multiple of 2^-24. Adding 0.5 (whose ulp is 2^-24) rounds to
+         * one. */
         float shifted = fb_f32_from_bits(bits) + 0.5f;
         return (uint16_t)(sign | (fb_f32_bits(shifted) - 0x3f000000));
     }

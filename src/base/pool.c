@@ -9,9 +9,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Spins before a waiting lane sleeps: about 60 us at 3 GHz with the pause instruction (140 cycles on Skylake and later,
- * 40 on Zen), an order of magnitude above the longest wait between balanced lanes, and short enough that a process with
- * more lanes than cores loses little. */
+/* Spins before a waiting lane sleeps: about 60 us at 3 GHz with the pause instruction (140 cycles on Skylake
+ * and later, 40 on Zen), an order of magnitude above the longest wait between balanced lanes, and short
+ * enough that a process with more lanes than cores loses little. */
 #define SPINS 2000
 
 /* Each counter on its own cache line, so that spinning on one does not slow writing another. */
@@ -49,7 +49,9 @@ static void futex_wait(atomic_uint *word, unsigned expected) {
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, NULL, NULL, 0);
 }
 
-static void futex_wake(atomic_uint *word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1 << 30, NULL, NULL, 0); }
+static void futex_wake(atomic_uint *word) {
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1 << 30, NULL, NULL, 0);
+}
 
 /* Waits until `watched` is no longer `seen`. */
 static void wait_change(fb_pool *pool, counter *watched, unsigned seen) {
@@ -62,8 +64,8 @@ static void wait_change(fb_pool *pool, counter *watched, unsigned seen) {
     atomic_fetch_sub(&pool->sleepers.value, 1);
 }
 
-/* Advances `advanced` and wakes who sleeps on it. The order (advance, then look for sleepers; there: announce, then look at
- * the counter) in sequentially consistent atomics leaves no gap for a lost wake-up. */
+/* Advances `advanced` and wakes who sleeps on it. The order (advance, then look for sleepers; there:
+ * announce, then look at the counter) in sequentially consistent atomics leaves no gap for a lost wake-up. */
 static void advance(fb_pool *pool, counter *advanced) {
     atomic_fetch_add(&advanced->value, 1);
     if (atomic_load(&pool->sleepers.value)) futex_wake(&advanced->value);

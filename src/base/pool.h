@@ -1,8 +1,8 @@
 /* A pool of threads that run one function together ("lanes"), with a barrier between its phases.
  *
- * Within a run, lanes wait for each other by spinning, because a phase takes microseconds; a lane that has waited long
- * (more lanes than cores, or a descheduled peer) sleeps in the kernel instead. Between runs the workers spin for some
- * tens of microseconds, long enough for the next token, and then sleep. */
+ * Within a run, lanes wait for each other by spinning, because a phase takes microseconds; a lane that has
+ * waited long (more lanes than cores, or a descheduled peer) sleeps in the kernel instead. Between runs the
+ * workers spin for some tens of microseconds, long enough for the next token, and then sleep. */
 #ifndef FB_BASE_POOL_H
 #define FB_BASE_POOL_H
 
@@ -29,7 +29,8 @@ void fb_pool_barrier(fb_pool *pool);
 int32_t fb_pool_cores(void);
 
 /* The part [begin, end) of `count` items, in whole multiples of `grain`, that lane `lane` of `lanes` does. */
-static inline void fb_pool_share(int64_t count, int64_t grain, int32_t lane, int32_t lanes, int64_t *begin, int64_t *end) {
+static inline void fb_pool_share(int64_t count, int64_t grain, int32_t lane, int32_t lanes, int64_t *begin,
+                                 int64_t *end) {
     int64_t grains = (count + grain - 1) / grain;
     int64_t first = grains * lane / lanes * grain, last = grains * (lane + 1) / lanes * grain;
     *begin = first < count ? first : count;

@@ -4,18 +4,19 @@
 
 #include "fusebox.h"
 
-/* Sets the message ("what: value (limit)", one line) and returns `status`. `err` may be NULL. Control characters in
- * the formatted message are replaced, so that a hostile file cannot write to a terminal. */
-fb_status fb_fail(fb_error *err, fb_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Sets the message ("what: value (limit)", one line) and returns `status`. `err` may be NULL. Control
+ * characters in the formatted message are replaced, so that a hostile file cannot write to a terminal. */
+fb_status fb_fail(fb_error *err, fb_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* fb_fail for a failed allocation of `bytes` for `what`. */
 fb_status fb_fail_memory(fb_error *err, const char *what, int64_t bytes);
 
 /* Returns from the calling function if the expression is not FB_OK. */
-#define FB_TRY(expression)                                                                                             \
-    do {                                                                                                               \
-        fb_status fb_try_status_ = (expression);                                                                       \
-        if (fb_try_status_ != FB_OK) return fb_try_status_;                                                            \
+#define FB_TRY(expression)                                                                                   \
+    do {                                                                                                     \
+        fb_status fb_try_status_ = (expression);                                                             \
+        if (fb_try_status_ != FB_OK) return fb_try_status_;                                                  \
     } while (0)
 
 #endif

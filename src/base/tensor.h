@@ -4,7 +4,8 @@
 
 #include "base/dtype.h"
 
-/* Activations [rows, heads, width]: element (r, h, i) is number r * row_stride + h * head_stride + i. Rows are tokens. */
+/* Activations [rows, heads, width]: element (r, h, i) is number r * row_stride + h * head_stride + i. Rows
+ * are tokens. */
 typedef struct fb_view {
     void *data;
     fb_dtype dtype;

@@ -1,4 +1,5 @@
 /* fusebox info: what a model is, and its plain program. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,15 +21,19 @@ static void print_weights(const fb_model_info *info) {
     }
 }
 
+static void print_size(const char *name, int64_t value) { printf("%-24s%" PRId64 "\n", name, value); }
+
 static void print_text(const char *path, const fb_model *model, const fb_model_info *info,
                        const char *program) {
     const char *name, *value;
     printf("%-24s%s\n", "model", path);
-    printf("%-24s%s\n", "architecture", info->architecture);
-    print_weights(info);
-    printf("%-24s%s\n\n", "tokenizer", info->has_tokenizer ? "yes" : "none");
     for (int i = 0; fb_model_fact(model, i, &name, &value); i++) printf("%-24s%s\n", name, value);
-    printf("\n%s", program);
+    print_size("layers", info->layers);
+    print_size("hidden", info->hidden);
+    print_size("vocabulary", info->vocab);
+    print_size("context", info->context);
+    print_weights(info);
+    printf("%-24s%s\n\n%s", "tokenizer", info->has_tokenizer ? "yes" : "none", program);
     size_t length = strlen(program);
     if (length > 0 && program[length - 1] != '\n') putchar('\n');
 }

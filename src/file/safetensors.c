@@ -104,10 +104,11 @@ static fb_status parse_offsets(const source *src, const json_t *info, fb_tensor_
         return FAIL(src, FB_ERROR_FILE, err, "data_offsets: %lld to %lld (0 to %lld are in the file)", first,
                     last, (long long)src->data_size);
     int64_t bytes;
-    if (__builtin_mul_overflow(entry->count, fb_stored_size(entry->type), &bytes) || bytes != last - first)
-        return FAIL(src, FB_ERROR_FILE, err, "data_offsets: %lld bytes (%s %s has another size)",
-                    last - first, fb_stored_name(entry->type),
-                    fb_tensor_shape_text(entry, text, sizeof text));
+    if (__builtin_mul_overflow(entry->count, fb_stored_size(entry->type), &bytes)) bytes = INT64_MAX;
+    if (bytes != last - first)
+        return FAIL(src, FB_ERROR_FILE, err, "data_offsets: %lld bytes (%s %s has %lld)", last - first,
+                    fb_stored_name(entry->type), fb_tensor_shape_text(entry, text, sizeof text),
+                    (long long)bytes);
     if (bytes > 0) entry->data = src->data + first;
     return FB_OK;
 }

@@ -6,10 +6,17 @@
 /* Which stored types may be weights. */
 static bool weight_dtype(fb_stored_type type, fb_dtype *out) {
     switch (type) {
-    case FB_STORED_F32: *out = FB_F32; return true;
-    case FB_STORED_F16: *out = FB_F16; return true;
-    case FB_STORED_BF16: *out = FB_BF16; return true;
-    default: return false;
+    case FB_STORED_F32:
+        *out = FB_F32;
+        return true;
+    case FB_STORED_F16:
+        *out = FB_F16;
+        return true;
+    case FB_STORED_BF16:
+        *out = FB_BF16;
+        return true;
+    default:
+        return false;
     }
 }
 
@@ -30,8 +37,10 @@ static const fb_tensor_entry *find(const fb_model *m, const char *name) {
     return entry;
 }
 
-static fb_status check_shape(const char *path, const fb_slot *slot, const fb_tensor_entry *entry, fb_error *err) {
-    int64_t first = slot->transposed ? slot->cols : slot->rows, second = slot->transposed ? slot->rows : slot->cols;
+static fb_status check_shape(const char *path, const fb_slot *slot, const fb_tensor_entry *entry,
+                             fb_error *err) {
+    int64_t first = slot->transposed ? slot->cols : slot->rows,
+            second = slot->transposed ? slot->rows : slot->cols;
     bool same = slot->vector ? entry->dims == 1 && entry->shape[0] == slot->cols
                              : entry->dims == 2 && entry->shape[0] == first && entry->shape[1] == second;
     if (same) return FB_OK;
@@ -41,7 +50,8 @@ static fb_status check_shape(const char *path, const fb_slot *slot, const fb_ten
         snprintf(want, sizeof want, "[%lld]", (long long)slot->cols);
     else
         snprintf(want, sizeof want, "[%lld, %lld]", (long long)first, (long long)second);
-    return fb_fail(err, FB_ERROR_FILE, "%s: %s: shape %s (the config says %s)", path, entry->name, have, want);
+    return fb_fail(err, FB_ERROR_FILE, "%s: %s: shape %s (the config says %s)", path, entry->name, have,
+                   want);
 }
 
 /* A copy of a matrix with rows and columns exchanged; blocks of 32 x 32 keep both sides in cache. */
@@ -71,7 +81,8 @@ static fb_status bind_one(fb_model *m, const char *path, const fb_slot *slot, in
     w->cols = slot->cols;
     w->data = entry->data;
     if (slot->transposed) {
-        w->data = m->repacked[index] = transpose(entry->data, slot->cols, slot->rows, fb_dtype_size(w->dtype));
+        w->data = m->repacked[index] =
+            transpose(entry->data, slot->cols, slot->rows, fb_dtype_size(w->dtype));
         if (!w->data) return fb_fail_memory(err, name, entry->count * fb_dtype_size(w->dtype));
     }
     m->info.parameters += entry->count;
@@ -82,7 +93,8 @@ static fb_status bind_one(fb_model *m, const char *path, const fb_slot *slot, in
 }
 
 static int by_address(const void *a, const void *b) {
-    uintptr_t x = (uintptr_t) * (const fb_tensor_entry *const *)a, y = (uintptr_t) * (const fb_tensor_entry *const *)b;
+    uintptr_t x = (uintptr_t) * (const fb_tensor_entry *const *)a,
+              y = (uintptr_t) * (const fb_tensor_entry *const *)b;
     return (x > y) - (x < y);
 }
 
@@ -95,14 +107,16 @@ static bool is_ignored(const fb_spec *spec, const char *name) {
     return false;
 }
 
-static fb_status check_unused(const fb_model *m, const char *path, const fb_tensor_entry **used, int64_t count,
-                              fb_error *err) {
+static fb_status check_unused(const fb_model *m, const char *path, const fb_tensor_entry **used,
+                              int64_t count, fb_error *err) {
     qsort((void *)used, (size_t)count, sizeof *used, by_address);
     for (int64_t i = 0; i < fb_tensors_count(m->tensors); i++) {
         const fb_tensor_entry *entry = fb_tensors_at(m->tensors, i);
-        if (!is_ignored(m->spec, entry->name) && !bsearch(&entry, (const void *)used, (size_t)count, sizeof *used, by_address))
-            return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: %s: unexpected tensor (nothing in a %s of this config reads it)",
-                           path, entry->name, m->spec->architecture);
+        if (!is_ignored(m->spec, entry->name) &&
+            !bsearch(&entry, (const void *)used, (size_t)count, sizeof *used, by_address))
+            return fb_fail(err, FB_ERROR_UNSUPPORTED,
+                           "%s: %s: unexpected tensor (nothing in a %s of this config reads it)", path,
+                           entry->name, m->spec->architecture);
     }
     return FB_OK;
 }

@@ -5,8 +5,8 @@
 
 #include "file/json.h"
 
-#define PATH_SIZE   4096
-#define LIMIT_ID (1 << 24)
+#define PATH_SIZE 4096
+#define LIMIT_ID  (1 << 24)
 
 static fb_status join(const char *directory, const char *name, char path[PATH_SIZE], fb_error *err) {
     if (snprintf(path, PATH_SIZE, "%s/%s", directory, name) >= PATH_SIZE)
@@ -34,14 +34,15 @@ static fb_status read_ends(const char *path, const json_t *json, fb_spec *spec, 
     spec->end_count = 0;
     size_t count = json_is_array(value) ? json_array_size(value) : 1;
     if (count > FB_MAX_ENDS)
-        return fb_fail(err, FB_ERROR_FILE, "%s: eos_token_id: %zu ids (at most %d)", path, count, FB_MAX_ENDS);
+        return fb_fail(err, FB_ERROR_FILE, "%s: eos_token_id: %zu ids (at most %d)", path, count,
+                       FB_MAX_ENDS);
     for (size_t i = 0; i < count; i++) {
         const json_t *id = json_is_array(value) ? json_array_get(value, i) : value;
         json_int_t number = json_integer_value(id);
         char text[64];
         if (!json_is_integer(id) || number < 0 || number >= LIMIT_ID)
-            return fb_fail(err, FB_ERROR_FILE, "%s: eos_token_id: %s (0 to %d)", path, fb_json_show(id, text, sizeof text),
-                           LIMIT_ID - 1);
+            return fb_fail(err, FB_ERROR_FILE, "%s: eos_token_id: %s (0 to %d)", path,
+                           fb_json_show(id, text, sizeof text), LIMIT_ID - 1);
         spec->ends[spec->end_count++] = (int32_t)number;
     }
     return FB_OK;
@@ -137,22 +138,24 @@ bool fb_model_is_end(const fb_model *m, int32_t id) {
     return false;
 }
 
-/* ---- text ----------------------------------------------------------------------------------------------------------- */
+/* ---- text
+ * -----------------------------------------------------------------------------------------------------------
+ */
 
 static fb_status need_tokenizer(const fb_model *m, fb_error *err) {
     return m->tokenizer ? FB_OK : fb_fail(err, FB_ERROR_FILE, "model: no tokenizer.json: text needs one");
 }
 
-fb_status fb_tokenize(const fb_model *m, const char *text, size_t bytes, bool special, int32_t **ids, int64_t *count,
-                      fb_error *err) {
+fb_status fb_tokenize(const fb_model *m, const char *text, size_t bytes, bool special, int32_t **ids,
+                      int64_t *count, fb_error *err) {
     *ids = NULL;
     *count = 0;
     FB_TRY(need_tokenizer(m, err));
     return fb_tokenizer_encode(m->tokenizer, text, bytes, special, ids, count, err);
 }
 
-fb_status fb_detokenize(const fb_model *m, const int32_t *ids, int64_t count, bool special, char **text, size_t *bytes,
-                        fb_error *err) {
+fb_status fb_detokenize(const fb_model *m, const int32_t *ids, int64_t count, bool special, char **text,
+                        size_t *bytes, fb_error *err) {
     *text = NULL;
     *bytes = 0;
     FB_TRY(need_tokenizer(m, err));

@@ -10,14 +10,14 @@
 struct fb_model {
     fb_spec *spec;
     fb_tensor_table *tensors;
-    fb_weight *weights;   /* [slots][layers] */
-    void **repacked;      /* [slots * layers]: copies of weights that the file has transposed, else NULL */
+    fb_weight *weights;      /* [slots][layers] */
+    void **repacked;         /* [slots * layers]: copies of weights that the file has transposed, else NULL */
     fb_tokenizer *tokenizer; /* or NULL */
     fb_model_info info;
 };
 
-/* Finds every weight of the program in model->tensors, checks its dtype and shape, and fills weights, repacked and the
- * counts of info. A tensor that no op reads is refused, unless the spec ignores it. */
+/* Finds every weight of the program in model->tensors, checks its dtype and shape, and fills weights,
+ * repacked and the counts of info. A tensor that no op reads is refused, unless the spec ignores it. */
 fb_status fb_model_bind(fb_model *model, const char *path, fb_error *err);
 
 fb_bound fb_model_bound(const fb_model *model);

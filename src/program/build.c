@@ -71,8 +71,8 @@ static fb_op *add_op(fb_build *b, fb_op_kind kind) {
     return op;
 }
 
-static int32_t emit(fb_build *b, fb_op_kind kind, int32_t x, int32_t y, int32_t weight, int32_t bias, int32_t out,
-                    fb_op_attr attr) {
+static int32_t emit(fb_build *b, fb_op_kind kind, int32_t x, int32_t y, int32_t weight, int32_t bias,
+                    int32_t out, fb_op_attr attr) {
     fb_op *op = add_op(b, kind);
     op->in[0] = x;
     op->in[1] = y;
@@ -100,12 +100,15 @@ int32_t fb_build_rope_angles(fb_build *b, const char *name, int32_t rotary) {
                 (fb_op_attr){.rotary = rotary, .frequencies = b->program->frequencies});
 }
 
-int32_t fb_build_layernorm(fb_build *b, const char *name, int32_t x, int32_t weight, int32_t bias, double eps) {
-    return emit(b, FB_OP_LAYERNORM, x, FB_NONE, weight, bias, add_like(b, name, x), (fb_op_attr){.eps = (float)eps});
+int32_t fb_build_layernorm(fb_build *b, const char *name, int32_t x, int32_t weight, int32_t bias,
+                           double eps) {
+    return emit(b, FB_OP_LAYERNORM, x, FB_NONE, weight, bias, add_like(b, name, x),
+                (fb_op_attr){.eps = (float)eps});
 }
 
 int32_t fb_build_rmsnorm(fb_build *b, const char *name, int32_t x, int32_t weight, double eps) {
-    return emit(b, FB_OP_RMSNORM, x, FB_NONE, weight, FB_NONE, add_like(b, name, x), (fb_op_attr){.eps = (float)eps});
+    return emit(b, FB_OP_RMSNORM, x, FB_NONE, weight, FB_NONE, add_like(b, name, x),
+                (fb_op_attr){.eps = (float)eps});
 }
 
 int32_t fb_build_linear(fb_build *b, const char *name, int32_t x, int32_t weight, int32_t bias) {
@@ -115,7 +118,8 @@ int32_t fb_build_linear(fb_build *b, const char *name, int32_t x, int32_t weight
 
 int32_t fb_build_rope(fb_build *b, const char *name, int32_t x, int32_t angles) {
     int32_t rotary = (int32_t)value_at(b, angles)->width;
-    return emit(b, FB_OP_ROPE, x, angles, FB_NONE, FB_NONE, add_like(b, name, x), (fb_op_attr){.rotary = rotary});
+    return emit(b, FB_OP_ROPE, x, angles, FB_NONE, FB_NONE, add_like(b, name, x),
+                (fb_op_attr){.rotary = rotary});
 }
 
 void fb_build_kv_append(fb_build *b, int32_t k, int32_t v) {
@@ -150,7 +154,7 @@ void fb_build_carry(fb_build *b, int32_t next, int32_t from) {
 
 fb_status fb_build_end(fb_build *b, fb_error *err) {
     if (b->full)
-        return fb_fail(err, FB_ERROR_SYSTEM, "program: too long (%d ops a section, %d values, %d weights)", FB_MAX_OPS,
-                       FB_MAX_VALUES, FB_MAX_SLOTS);
+        return fb_fail(err, FB_ERROR_SYSTEM, "program: too long (%d ops a section, %d values, %d weights)",
+                       FB_MAX_OPS, FB_MAX_VALUES, FB_MAX_SLOTS);
     return FB_OK;
 }

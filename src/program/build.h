@@ -1,5 +1,6 @@
-/* Writing a program: each call appends an op to the current section and returns the value that it computes. Running out
- * of room is remembered and reported by fb_build_end, so that an architecture reads as a list of ops. */
+/* Writing a program: each call appends an op to the current section and returns the value that it computes.
+ * Running out of room is remembered and reported by fb_build_end, so that an architecture reads as a list of
+ * ops. */
 #ifndef FB_PROGRAM_BUILD_H
 #define FB_PROGRAM_BUILD_H
 
@@ -23,7 +24,8 @@ int32_t fb_build_view(fb_build *b, const char *name, int32_t of, int64_t heads, 
 int32_t fb_build_embed(fb_build *b, const char *name, int32_t table);
 int32_t fb_build_embed_position(fb_build *b, const char *name, int32_t table);
 int32_t fb_build_rope_angles(fb_build *b, const char *name, int32_t rotary);
-int32_t fb_build_layernorm(fb_build *b, const char *name, int32_t x, int32_t weight, int32_t bias, double eps);
+int32_t fb_build_layernorm(fb_build *b, const char *name, int32_t x, int32_t weight, int32_t bias,
+                           double eps);
 int32_t fb_build_rmsnorm(fb_build *b, const char *name, int32_t x, int32_t weight, double eps);
 int32_t fb_build_linear(fb_build *b, const char *name, int32_t x, int32_t weight, int32_t bias);
 int32_t fb_build_rope(fb_build *b, const char *name, int32_t x, int32_t angles);

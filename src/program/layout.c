@@ -1,11 +1,13 @@
-/* Liveness, and from it a buffer for each value. The prologue, one pass of the body and the epilogue are laid out as one
- * straight line of steps; a value that enters the body stays alive through all of it, because the next pass reads it. */
+/* Liveness, and from it a buffer for each value. The prologue, one pass of the body and the epilogue are laid
+ * out as one straight line of steps; a value that enters the body stays alive through all of it, because the
+ * next pass reads it. */
 #include "program/program.h"
 
 #define NEVER (-1)
 
 typedef struct life {
-    int32_t begin[FB_MAX_VALUES], end[FB_MAX_VALUES]; /* by storage: first step that writes it, last that reads it */
+    int32_t begin[FB_MAX_VALUES],
+        end[FB_MAX_VALUES]; /* by storage: first step that writes it, last that reads it */
 } life;
 
 typedef struct steps {
@@ -39,7 +41,8 @@ static fb_status find_lives(const fb_program *p, const steps *s, life *l, fb_err
             if (op->in[k] == FB_NONE) continue;
             int32_t v = storage_of(p, op->in[k]);
             if (l->begin[v] == NEVER)
-                return fb_fail(err, FB_ERROR_SYSTEM, "program: %s: read before it is written", p->values[op->in[k]].name);
+                return fb_fail(err, FB_ERROR_SYSTEM, "program: %s: read before it is written",
+                               p->values[op->in[k]].name);
             l->end[v] = i;
         }
         for (int k = 0; k < FB_MAX_OUT; k++) {
@@ -51,7 +54,8 @@ static fb_status find_lives(const fb_program *p, const steps *s, life *l, fb_err
     }
     /* What the prologue wrote and the body reads is read again in the next pass. */
     for (int32_t v = 0; v < p->value_count; v++)
-        if (l->begin[v] != NEVER && l->begin[v] < s->body_begin && l->end[v] >= s->body_begin && l->end[v] < s->body_end)
+        if (l->begin[v] != NEVER && l->begin[v] < s->body_begin && l->end[v] >= s->body_begin &&
+            l->end[v] < s->body_end)
             l->end[v] = s->body_end - 1;
     return FB_OK;
 }
@@ -63,10 +67,12 @@ static fb_status check_carries(const fb_program *p, const steps *s, const life *
         int32_t written = l->begin[storage_of(p, from)];
         for (int32_t i = s->body_begin; i < s->body_end; i++)
             for (int k = 0; k < FB_MAX_IN; k++) {
-                if (s->op[i]->in[k] == FB_NONE || storage_of(p, s->op[i]->in[k]) != storage_of(p, next)) continue;
+                if (s->op[i]->in[k] == FB_NONE || storage_of(p, s->op[i]->in[k]) != storage_of(p, next))
+                    continue;
                 if (i > written || (i == written && !fb_op_table[s->op[i]->kind].elementwise))
-                    return fb_fail(err, FB_ERROR_SYSTEM, "program: %s: overwritten by %s while %s still reads it",
-                                   p->values[next].name, p->values[from].name, fb_op_table[s->op[i]->kind].name);
+                    return fb_fail(
+                        err, FB_ERROR_SYSTEM, "program: %s: overwritten by %s while %s still reads it",
+                        p->values[next].name, p->values[from].name, fb_op_table[s->op[i]->kind].name);
             }
     }
     return FB_OK;
@@ -79,13 +85,15 @@ static int64_t columns(const fb_program *p, int32_t storage, bool context) {
 }
 
 /* An input of the op that writes `v` whose buffer `v` may take over: elementwise, same size, dies there. */
-static int32_t inherit(const fb_program *p, const steps *s, const life *l, const fb_layout *layout, int32_t v) {
+static int32_t inherit(const fb_program *p, const steps *s, const life *l, const fb_layout *layout,
+                       int32_t v) {
     const fb_op *op = s->op[l->begin[v]];
     if (!fb_op_table[op->kind].elementwise) return FB_NONE;
     for (int k = 0; k < FB_MAX_IN; k++) {
         if (op->in[k] == FB_NONE || p->values[op->in[k]].storage != op->in[k]) continue;
         int32_t in = op->in[k];
-        bool same = columns(p, in, false) == columns(p, v, false) && columns(p, in, true) == columns(p, v, true);
+        bool same =
+            columns(p, in, false) == columns(p, v, false) && columns(p, in, true) == columns(p, v, true);
         if (same && l->end[in] == l->begin[v] && p->values[in].always_f32 == p->values[v].always_f32)
             return layout->buffer[in];
     }
@@ -125,7 +133,8 @@ fb_status fb_layout_make(const fb_program *p, fb_layout *layout, fb_error *err) 
             layout->buffer[v] = buffer;
             if (l.end[v] > free_after[buffer]) free_after[buffer] = l.end[v];
             if (columns(p, v, false) > layout->cols[buffer]) layout->cols[buffer] = columns(p, v, false);
-            if (columns(p, v, true) > layout->context_cols[buffer]) layout->context_cols[buffer] = columns(p, v, true);
+            if (columns(p, v, true) > layout->context_cols[buffer])
+                layout->context_cols[buffer] = columns(p, v, true);
         }
     for (int32_t v = 0; v < p->value_count; v++) layout->buffer[v] = layout->buffer[storage_of(p, v)];
     return FB_OK;

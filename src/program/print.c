@@ -14,7 +14,8 @@ static void print_value(FILE *f, const fb_program *p, int32_t id) {
         fprintf(f, "%s [T, %" PRId64 "]", v->name, v->width);
 }
 
-/* The part of a tensor's name that says what it is: "…layers.{}.attention.dense.weight" → "attention.dense.weight". */
+/* The part of a tensor's name that says what it is: "…layers.{}.attention.dense.weight" →
+ * "attention.dense.weight". */
 static const char *short_name(const char *name) {
     const char *layer = strstr(name, "{}.");
     return layer ? layer + 3 : name;
@@ -31,8 +32,13 @@ static void print_op(FILE *f, const fb_program *p, const fb_op *op) {
         fprintf(f, "cache [P+T, 2, %" PRId64 ", %" PRId64 "]", p->kv_heads, p->head_dim);
     fprintf(f, " = %s(", row->name);
     const char *separator = "";
-    for (int k = 0; k < FB_MAX_IN && op->in[k] != FB_NONE; k++, separator = ", ")
-        fprintf(f, "%s%s", separator, p->values[op->in[k]].name);
+    for (int k = 0; k < FB_MAX_IN && op->in[k] != FB_NONE; k++, separator = ", ") {
+        const fb_value *v = &p->values[op->in[k]], *storage = &p->values[v->storage];
+        if (v == storage)
+            fprintf(f, "%s%s", separator, v->name);
+        else
+            fprintf(f, "%s%s.%s", separator, storage->name, v->name); /* a view, as in "qkv.q" */
+    }
     if (op->kind == FB_OP_EMBED) fputs("ids", f), separator = ", ";
     if (op->kind == FB_OP_ATTN_SCORES || op->kind == FB_OP_ATTN_VALUES) fputs(", cache", f);
     for (int k = 0; k < FB_MAX_WEIGHTS; k++) {
@@ -45,7 +51,8 @@ static void print_op(FILE *f, const fb_program *p, const fb_op *op) {
             fprintf(f, "[%" PRId64 ", %" PRId64 "]", slot->rows, slot->cols);
         separator = ", ";
     }
-    if (op->kind == FB_OP_LAYERNORM || op->kind == FB_OP_RMSNORM) fprintf(f, ", eps %g", (double)op->attr.eps);
+    if (op->kind == FB_OP_LAYERNORM || op->kind == FB_OP_RMSNORM)
+        fprintf(f, ", eps %g", (double)op->attr.eps);
     if (op->kind == FB_OP_ATTN_SCORES) fprintf(f, ", scale %g", (double)op->attr.scale);
     if (op->attr.rotary) fprintf(f, "%srotary %d", separator, op->attr.rotary);
     fputs(")\n", f);

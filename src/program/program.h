@@ -1,10 +1,11 @@
 /* A model as a short list of ops: a prologue, a layer body that runs once a layer, an epilogue.
  *
- * Values are in single-assignment form: one op writes a value, once in a pass over its section. The one loop of the
- * program is explicit: `carry` says which value of the body becomes which input of the next pass.
+ * Values are in single-assignment form: one op writes a value, once in a pass over its section. The one loop
+ * of the program is explicit: `carry` says which value of the body becomes which input of the next pass.
  *
- * Every value is a matrix of [tokens, heads * width] inside a buffer, so that the q, k and v of a joint projection are
- * views of it: element (t, h, i) stands at t * (columns of the buffer) + offset + h * stride + i. */
+ * Every value is a matrix of [tokens, heads * width] inside a buffer, so that the q, k and v of a joint
+ * projection are views of it: element (t, h, i) stands at t * (columns of the buffer) + offset + h * stride +
+ * i. */
 #ifndef FB_PROGRAM_PROGRAM_H
 #define FB_PROGRAM_PROGRAM_H
 
@@ -20,7 +21,7 @@ typedef enum fb_section { FB_PROLOGUE, FB_BODY, FB_EPILOGUE, FB_SECTIONS } fb_se
 
 typedef struct fb_value {
     char name[24];
-    int32_t storage;     /* the value that owns the memory: itself, or the one that this is a view of */
+    int32_t storage;      /* the value that owns the memory: itself, or the one that this is a view of */
     int64_t heads, width; /* width 0: one column for each position of the cache, as attention scores have */
     int64_t offset, stride;
     bool always_f32; /* stored in float32 whatever the activation dtype (float64 in a float64 run) */
@@ -28,11 +29,11 @@ typedef struct fb_value {
 
 /* A weight that the program reads: one tensor, or one a layer. */
 typedef struct fb_slot {
-    char name[96];       /* tensor name; "{}" stands for the layer */
-    int64_t rows, cols;  /* as the op reads it, row-major; a vector has rows = 1 */
+    char name[96];      /* tensor name; "{}" stands for the layer */
+    int64_t rows, cols; /* as the op reads it, row-major; a vector has rows = 1 */
     bool per_layer;
-    bool vector;         /* the tensor has one dimension */
-    bool transposed;     /* the file has [cols, rows] */
+    bool vector;     /* the tensor has one dimension */
+    bool transposed; /* the file has [cols, rows] */
 } fb_slot;
 
 typedef struct fb_op {
@@ -43,7 +44,8 @@ typedef struct fb_op {
 } fb_op;
 
 typedef struct fb_carry {
-    int32_t next, from; /* value `from`, written in the body, is value `next` of the following pass and the epilogue */
+    int32_t next,
+        from; /* value `from`, written in the body, is value `next` of the following pass and the epilogue */
 } fb_carry;
 
 typedef struct fb_program {
@@ -68,8 +70,8 @@ void fb_program_clear(fb_program *program);
 /* The program as text: a header for each section, then one op a line with shapes. Released with free. */
 fb_status fb_program_print(const fb_program *program, char **text, fb_error *err);
 
-/* Where each value lives: values whose lives do not overlap share a buffer, and an elementwise op writes over an input
- * that dies there. */
+/* Where each value lives: values whose lives do not overlap share a buffer, and an elementwise op writes over
+ * an input that dies there. */
 typedef struct fb_layout {
     int32_t buffer[FB_MAX_VALUES]; /* by value; views follow their storage */
     int32_t buffers;
@@ -78,8 +80,8 @@ typedef struct fb_layout {
     bool always_f32[FB_MAX_VALUES];      /* by buffer */
 } fb_layout;
 
-/* Fails if a value is read before it is written or a carried value is overwritten while it is still read: a fault of an
- * architecture or of a fuse, never of a file. */
+/* Fails if a value is read before it is written or a carried value is overwritten while it is still read: a
+ * fault of an architecture or of a fuse, never of a file. */
 fb_status fb_layout_make(const fb_program *program, fb_layout *layout, fb_error *err);
 
 #endif

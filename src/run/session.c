@@ -5,8 +5,8 @@
 #include "base/pool.h"
 #include "model/model.h"
 
-/* Rows of a prefill step. More reuse each weight that is read, until the activations no longer fit the second-level cache;
- * on storyteller and on a 160M shape prefill is flat from 64 on. */
+/* Rows of a prefill step. More reuse each weight that is read, until the activations no longer fit the
+ * second-level cache; on storyteller and on a 160M shape prefill is flat from 64 on. */
 #define DEFAULT_CHUNK 128
 
 struct fb_session {
@@ -29,10 +29,11 @@ static fb_status check_options(const fb_model *m, fb_session_options *o, fb_erro
     const fb_program *p = &m->spec->program;
     if (o->threads < 0 || o->threads > FB_POOL_MAX_LANES)
         return fb_fail(err, FB_ERROR_USAGE, "threads: %d (0 to %d)", o->threads, FB_POOL_MAX_LANES);
-    if ((unsigned)o->act >= FB_DTYPE_COUNT) return fb_fail(err, FB_ERROR_USAGE, "act: %d (f32, f16, bf16, f64)", (int)o->act);
+    if ((unsigned)o->act >= FB_DTYPE_COUNT)
+        return fb_fail(err, FB_ERROR_USAGE, "act: %d (f32, f16, bf16, f64)", (int)o->act);
     if (o->capacity < 0 || o->capacity > p->context)
-        return fb_fail(err, FB_ERROR_USAGE, "capacity: %lld tokens (the model's context is %lld)", (long long)o->capacity,
-                       (long long)p->context);
+        return fb_fail(err, FB_ERROR_USAGE, "capacity: %lld tokens (the model's context is %lld)",
+                       (long long)o->capacity, (long long)p->context);
     if (!o->capacity) o->capacity = p->context;
     if (o->chunk < 0) return fb_fail(err, FB_ERROR_USAGE, "chunk: %lld (0 or more)", (long long)o->chunk);
     if (!o->chunk) o->chunk = DEFAULT_CHUNK;
@@ -66,7 +67,8 @@ static fb_status start(fb_session *s, fb_error *err) {
     return s->backend->open(&bound, &options, &s->engine, err);
 }
 
-fb_status fb_session_create(const fb_model *model, const fb_session_options *options, fb_session **out, fb_error *err) {
+fb_status fb_session_create(const fb_model *model, const fb_session_options *options, fb_session **out,
+                            fb_error *err) {
     *out = NULL;
     fb_session *s = calloc(1, sizeof *s);
     if (!s) return fb_fail_memory(err, "session", sizeof *s);
@@ -93,14 +95,16 @@ void fb_session_free(fb_session *s) {
 
 static fb_status check_tokens(const fb_session *s, const int32_t *ids, int64_t count, fb_error *err) {
     int64_t vocab = s->model->spec->program.vocab, room = s->options.capacity - s->position;
-    if (s->broken) return fb_fail(err, FB_ERROR_USAGE, "session: a step was stopped (reset the session first)");
+    if (s->broken)
+        return fb_fail(err, FB_ERROR_USAGE, "session: a step was stopped (reset the session first)");
     if (count < 1) return fb_fail(err, FB_ERROR_USAGE, "tokens: %lld (at least 1)", (long long)count);
     if (count > room)
-        return fb_fail(err, FB_ERROR_USAGE, "tokens: %lld (the session has room for %lld more of %lld)", (long long)count,
-                       (long long)room, (long long)s->options.capacity);
+        return fb_fail(err, FB_ERROR_USAGE, "tokens: %lld (the session has room for %lld more of %lld)",
+                       (long long)count, (long long)room, (long long)s->options.capacity);
     for (int64_t i = 0; i < count; i++)
         if (ids[i] < 0 || ids[i] >= vocab)
-            return fb_fail(err, FB_ERROR_USAGE, "token %lld: id %d (0 to %lld)", (long long)i, ids[i], (long long)vocab - 1);
+            return fb_fail(err, FB_ERROR_USAGE, "token %lld: id %d (0 to %lld)", (long long)i, ids[i],
+                           (long long)vocab - 1);
     return FB_OK;
 }
 
@@ -110,7 +114,8 @@ static bool forward_hidden(void *user, int64_t layer, const float *hidden, int64
 }
 
 /* One step of `rows` tokens, whose last `wanted` give logits at `logits`. */
-static fb_status run_step(fb_session *s, const int32_t *ids, int64_t rows, int64_t wanted, float *logits, fb_error *err) {
+static fb_status run_step(fb_session *s, const int32_t *ids, int64_t rows, int64_t wanted, float *logits,
+                          fb_error *err) {
     fb_step step = {.ids = ids,
                     .rows = rows,
                     .position = s->position,
@@ -142,8 +147,8 @@ fb_status fb_session_prefill(fb_session *s, const int32_t *ids, int64_t count, f
         done += rows;
         if (s->options.on_progress && !s->options.on_progress(s->options.user, done, count)) {
             s->broken = true;
-            return fb_fail(err, FB_ERROR_STOPPED, "prefill: stopped after %lld of %lld tokens", (long long)done,
-                           (long long)count);
+            return fb_fail(err, FB_ERROR_STOPPED, "prefill: stopped after %lld of %lld tokens",
+                           (long long)done, (long long)count);
         }
     }
     s->logits_rows = all ? count : 1;
@@ -158,7 +163,8 @@ fb_status fb_session_decode(fb_session *s, int32_t id, fb_error *err) {
     return FB_OK;
 }
 
-fb_status fb_session_logits(fb_session *s, const float **logits, int64_t *rows, int64_t *vocab, fb_error *err) {
+fb_status fb_session_logits(fb_session *s, const float **logits, int64_t *rows, int64_t *vocab,
+                            fb_error *err) {
     *logits = NULL;
     if (rows) *rows = 0;
     if (vocab) *vocab = 0;

@@ -7,10 +7,10 @@
 #define FB_VOCAB_LIMIT (1 << 24) /* ids are below it; the largest published vocabularies have 2^18 */
 
 typedef struct fb_token {
-    int64_t offset; /* in fb_vocab.text */
-    int32_t size;
-    bool used;    /* false: no token has this id */
-    bool special; /* leaves no trace in decoded text */
+    uint32_t offset, size;      /* its text, in fb_vocab.text */
+    uint32_t shown, shown_size; /* the same for what decoders see */
+    bool used;                  /* false: no token has this id */
+    bool special;               /* leaves no trace in decoded text */
 } fb_token;
 
 typedef struct fb_vocab_slot {
@@ -37,6 +37,10 @@ fb_status fb_vocab_name(fb_vocab *vocab, const char *what, int64_t id, const cha
                         fb_error *err);
 fb_status fb_vocab_add(fb_vocab *vocab, const char *what, int64_t id, const char *text, int64_t size,
                        fb_error *err);
+
+/* Lets decoders see another text: an added token that was normalised. */
+fb_status fb_vocab_show(fb_vocab *vocab, const char *what, int64_t id, const char *text, int64_t size,
+                        fb_error *err);
 
 int32_t fb_vocab_find(const fb_vocab *vocab, const char *text, int64_t size); /* -1: not there */
 

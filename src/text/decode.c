@@ -163,7 +163,7 @@ static fb_status push_id(fb_text_stream *stream, int32_t id, fb_error *err) {
         return fb_fail(err, FB_ERROR_USAGE, "token id: %d (0 to %lld)", (int)id, (long long)vocab->ids - 1);
     const fb_token *token = &vocab->tokens[id];
     if (!token->used || (token->special && !stream->special)) return FB_OK;
-    return push_text(stream, vocab->text.data + token->offset, token->size, err);
+    return push_text(stream, vocab->text.data + token->shown, token->shown_size, err);
 }
 
 /* Appends what is left, and is at the start of a text again. */

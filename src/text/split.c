@@ -42,28 +42,6 @@ static fb_status split_pattern(const fb_splitter *splitter, fb_pattern_work *wor
     return FB_OK;
 }
 
-static fb_status split_digits(const fb_splitter *splitter, const fb_pieces *pieces, fb_spans *spans,
-                              fb_error *err) {
-    const char *text = pieces->text.data;
-    for (int64_t i = 0; i < pieces->spans.size; i++) {
-        fb_span span = pieces->spans.data[i];
-        bool digits = false; /* what [start, at) holds */
-        int64_t start = span.start;
-        for (int64_t at = span.start; at < span.end;) {
-            fb_utf8_char c = fb_utf8_read(text + at, span.end - at);
-            bool digit = fb_unicode_is_numeric(c.code);
-            if (digit != digits || (digit && splitter->individual)) {
-                FB_TRY(fb_spans_add(spans, start, at, err));
-                start = at;
-                digits = digit;
-            }
-            at += c.size;
-        }
-        FB_TRY(fb_spans_add(spans, start, span.end, err));
-    }
-    return FB_OK;
-}
-
 /* Copies each piece to `out`, with a space in front where there is none. */
 static fb_status prefix_spaces(const fb_pieces *pieces, fb_pieces *out, fb_error *err) {
     for (int64_t i = 0; i < pieces->spans.size; i++) {
@@ -167,10 +145,6 @@ fb_status fb_splitter_apply(const fb_splitter *splitter, fb_pattern_work *work, 
     switch (splitter->kind) {
     case FB_SPLITTER_PATTERN:
         FB_TRY(split_pattern(splitter, work, pieces, &spare->spans, err));
-        swap_spans(pieces, spare);
-        break;
-    case FB_SPLITTER_DIGITS:
-        FB_TRY(split_digits(splitter, pieces, &spare->spans, err));
         swap_spans(pieces, spare);
         break;
     case FB_SPLITTER_BYTE_LEVEL:

@@ -12,8 +12,7 @@ int fb_char_to_byte(uint32_t code); /* -1: no byte */
 typedef enum fb_splitter_kind {
     FB_SPLITTER_PATTERN,
     FB_SPLITTER_BYTE_LEVEL,
-    FB_SPLITTER_METASPACE,
-    FB_SPLITTER_DIGITS
+    FB_SPLITTER_METASPACE
 } fb_splitter_kind;
 
 typedef enum fb_prepend { FB_PREPEND_NEVER, FB_PREPEND_FIRST, FB_PREPEND_ALWAYS } fb_prepend;
@@ -27,7 +26,6 @@ typedef struct fb_splitter {
     int space_size;
     fb_prepend prepend; /* METASPACE: which pieces start with it */
     bool split;         /* METASPACE: before each of them */
-    bool individual;    /* DIGITS: each digit is a word, not each run */
 } fb_splitter;
 
 void fb_splitter_free(fb_splitter *splitter);

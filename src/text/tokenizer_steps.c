@@ -198,8 +198,11 @@ static fb_status load_split(fb_tokenizer *tokenizer, const char *what, const jso
 }
 
 static fb_status load_digits(fb_tokenizer *tokenizer, const char *what, const json_t *step, fb_error *err) {
-    fb_splitter *added = add_splitter(tokenizer, FB_SPLITTER_DIGITS);
-    return fb_json_bool(what, step, "individual_digits", false, &added->individual, err);
+    bool individual;
+    FB_TRY(fb_json_bool(what, step, "individual_digits", false, &individual, err));
+    const char *pattern = individual ? "\\p{N}" : "\\p{N}+";
+    fb_splitter *added = add_splitter(tokenizer, FB_SPLITTER_PATTERN);
+    return fb_pattern_compile(what, pattern, (int64_t)strlen(pattern), false, &added->pattern, err);
 }
 
 static fb_status load_metaspace(fb_tokenizer *tokenizer, const char *what, const json_t *step,

@@ -111,9 +111,3 @@ bool fb_unicode_is_word(uint32_t code) {
                (code >= 0x1F170 && code <= 0x1F189);
     }
 }
-
-bool fb_unicode_is_numeric(uint32_t code) {
-    utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)code);
-    return category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL ||
-           category == UTF8PROC_CATEGORY_NO;
-}

@@ -38,8 +38,7 @@ int64_t fb_utf8_incomplete(const char *text, int64_t size);
 /* Appends `text` with U+FFFD for what is not UTF-8. */
 fb_status fb_utf8_append_lossy(fb_bytes *out, const char *text, int64_t size, fb_error *err);
 
-bool fb_unicode_is_space(uint32_t code);   /* White_Space */
-bool fb_unicode_is_word(uint32_t code);    /* \w of UTS #18 */
-bool fb_unicode_is_numeric(uint32_t code); /* \p{N} */
+bool fb_unicode_is_space(uint32_t code); /* White_Space */
+bool fb_unicode_is_word(uint32_t code);  /* \w of UTS #18 */
 
 #endif

@@ -53,7 +53,7 @@ refuses "-n beyond the context" 2 "-n: 512 after a prompt of 2 tokens \(the mode
 refuses "no such model" 2 ".*/none" run "$work/none"
 mkdir "$work/empty"
 refuses "an empty directory" 2 '.*config\.json' run "$work/empty"
-refuses "a file as MODEL" 2 '' run README.md
+refuses "a file as MODEL" 2 "LICENSE" run LICENSE
 refuses "a model without a tokenizer" 2 '.*tokenizer' run tests/data/golden/gpt2 -p a
 damage() { # damage NAME: a fresh copy of the built-in model in $work/NAME
     model=$work/$1
@@ -96,9 +96,9 @@ refuses "the unknown activation is named" 2 '.*tanhexp' run "$work/activation"
 # ---- memory: the KV cache of a context that is not there (AddressSanitizer itself needs more than the limit)
 if ! nm "$FUSEBOX" 2>/dev/null | grep -q __asan_init; then
     damage context
-    sed -i 's/"max_position_embeddings": 512/"max_position_embeddings": 1000000000/' "$model/config.json"
+    sed -i 's/"max_position_embeddings": 512/"max_position_embeddings": 16000000/' "$model/config.json"
     status=0
-    (ulimit -v 2000000 && exec "$FUSEBOX" run "$model" -n 900000000 -p a) >"$work/out" 2>"$work/err" </dev/null || status=$?
+    (ulimit -v 2000000 && exec "$FUSEBOX" run "$model" -n 15000000 -p a) >"$work/out" 2>"$work/err" </dev/null || status=$?
     refused "no memory for the KV cache" 1 '.*(bytes|memory)'
 fi
 finish

@@ -8,7 +8,8 @@ cp "$work/out" "$work/info"
 matches "info: architecture" "$work/info" '^architecture +gpt_neox$'
 matches "info: parameters, rounded and exact" "$work/info" '^parameters +8\.4 M \(8,[0-9]{3},[0-9]{3}\)$'
 matches "info: bytes by dtype" "$work/info" '^weights +f16 +16\.8 MB \(16,[0-9]{3},[0-9]{3} bytes'
-for word in parallel gelu 0.25 10000 1e-05 512; do matches "info: $word" "$work/info" "$word"; done
+matches "info: context" "$work/info" '^context +512$'
+for word in parallel gelu 0.25 10000 1e-05 untied; do matches "info: $word" "$work/info" "$word"; done
 for op in embed layernorm linear rope attention gelu add; do matches "info: op $op" "$work/info" "(^|[^a-z])$op"; done
 succeeds "info MODEL" info tests/data/golden/llama-gqa-tied
 matches "info MODEL: architecture" "$work/out" '^architecture +llama$'

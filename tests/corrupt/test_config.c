@@ -104,21 +104,18 @@ static const damage rows[] = {
     SET("gpt2: scores unscaled", GPT2, "scale_attn_weights", "false", "scale_attn_weights"),
 
     /* at odds with the weights: there the message names the tensor */
-    {"another width", NEOX, set_member, FILE_, "hidden_size", "32", "tensor|[320, 64]|[320, 32]"},
-    {"another vocabulary", NEOX, set_member, FILE_, "vocab_size", "321", "tensor|[320, 64]|[321, 64]"},
-    {"another mlp", NEOX, set_member, FILE_, "intermediate_size", "128", "tensor|gpt_neox.layers.0.mlp|128"},
-    {"a layer too many", NEOX, set_member, FILE_, "num_hidden_layers", "4",
-     "tensor|gpt_neox.layers.3.|missing"},
-    {"a layer too few", NEOX, set_member, FILE_, "num_hidden_layers", "2", "tensor|gpt_neox.layers.2."},
-    {"no attention bias", NEOX, set_member, FILE_, "attention_bias", "false", "tensor|attention|bias"},
-    {"not tied", LLAMA, set_member, FILE_, "tie_word_embeddings", "false", "tensor|lm_head.weight|missing"},
-    {"more KV heads", LLAMA, set_member, FILE_, "num_key_value_heads", "4",
-     "tensor|k_proj|[32, 64]|[64, 64]"},
-    {"another head size", LLAMA, set_member, FILE_, "head_dim", "32", "tensor|q_proj|[64, 64]|[128, 64]"},
-    {"a bias that is not there", LLAMA, set_member, FILE_, "attention_bias", "true",
-     "tensor|q_proj.bias|missing"},
-    {"gpt2: another context", GPT2, set_member, FILE_, "n_positions", "64", "tensor|wpe|[128, 64]|[64, 64]"},
-    {"gpt2: another mlp", GPT2, set_member, FILE_, "n_inner", "128", "tensor|mlp.c_fc"},
+    {"another width", NEOX, set_member, FILE_, "hidden_size", "32", "[320, 64]|[320, 32]"},
+    {"another vocabulary", NEOX, set_member, FILE_, "vocab_size", "321", "[320, 64]|[321, 64]"},
+    {"another mlp", NEOX, set_member, FILE_, "intermediate_size", "128", "gpt_neox.layers.0.mlp|128"},
+    {"a layer too many", NEOX, set_member, FILE_, "num_hidden_layers", "4", "gpt_neox.layers.3.|missing"},
+    {"a layer too few", NEOX, set_member, FILE_, "num_hidden_layers", "2", "gpt_neox.layers.2."},
+    {"no attention bias", NEOX, set_member, FILE_, "attention_bias", "false", "attention|bias"},
+    {"not tied", LLAMA, set_member, FILE_, "tie_word_embeddings", "false", "lm_head.weight|missing"},
+    {"more KV heads", LLAMA, set_member, FILE_, "num_key_value_heads", "4", "k_proj|[32, 64]|[64, 64]"},
+    {"another head size", LLAMA, set_member, FILE_, "head_dim", "32", "q_proj|[64, 64]|[128, 64]"},
+    {"a bias that is not there", LLAMA, set_member, FILE_, "attention_bias", "true", "q_proj.bias|missing"},
+    {"gpt2: another context", GPT2, set_member, FILE_, "n_positions", "64", "wpe|[128, 64]|[64, 64]"},
+    {"gpt2: another mlp", GPT2, set_member, FILE_, "n_inner", "128", "mlp.c_fc"},
 };
 
 int main(void) { return RUN_ROWS("config", run_damage, rows); }

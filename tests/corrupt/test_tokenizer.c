@@ -36,6 +36,7 @@ static const damage rows[] = {
     CUT("1"),
     CUT("50"),
     CUT("99"),
+    SET("more ids than the model has", "version", "\"1.0\"", "4095|320"),
     SET("no model", "model", NULL, "model"),
     SET("model a list", "model", "[]", "model"),
     SET("model of another kind", "model.type", "\"WordPiece\"", "WordPiece"),

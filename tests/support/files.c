@@ -92,7 +92,7 @@ void fbt_json_set(const char *path, const char *key, const char *json) {
         name = strsep(&rest, ".");
     }
     if (json) {
-        json_t *value = json_loads(json, JSON_DECODE_ANY, NULL);
+        json_t *value = json_loads(json, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
         if (!value) fail_msg("not JSON: %s", json);
         assert_int_equal(json_object_set_new(object, name, value), 0);
     } else {

@@ -1,10 +1,12 @@
 /* The CPU backend: buffers, the KV cache, threads, and the walk through the program.
  *
  * All lanes walk through a step together: each does its part of an op, then they meet at a barrier. */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "backend/backend.h"
 #include "backend/cpu/host/isa.h"
+#include "base/memory.h"
 
 struct fb_engine {
     fb_bound bound;
@@ -12,14 +14,14 @@ struct fb_engine {
     const fb_isa *isa;
     fb_pool *pool;
     fb_layout layout;
-    uint8_t *memory;            /* one allocation: the buffers, the lanes' scratch, the hidden state for on_hidden */
+    uint8_t *memory; /* one allocation: the buffers, the lanes' scratch, the hidden state for on_hidden */
     uint8_t *buffer[FB_MAX_VALUES];
     float *scratch;
-    int64_t scratch_floats; /* of one lane */
-    float *hidden;          /* [chunk, hidden] */
-    uint8_t *cache;         /* [layers][k v][kv_heads][capacity][head_dim] */
-    int64_t cache_half;     /* bytes of one layer's k, or v */
-    bool in_epilogue[FB_MAX_VALUES]; /* values of which only the epilogue's rows exist */
+    int64_t scratch_floats;                 /* of one lane */
+    float *hidden;                          /* [chunk, hidden] */
+    uint8_t *cache;                         /* [layers][k v][kv_heads][capacity][head_dim] */
+    int64_t cache_half;                     /* bytes of one layer's k, or v */
+    bool in_epilogue[FB_MAX_VALUES];        /* values of which only the epilogue's rows exist */
     fb_call calls[FB_SECTIONS][FB_MAX_OPS]; /* all but weights, cache and the step's numbers */
     const fb_step *step;
     bool stopped;
@@ -39,10 +41,11 @@ static int64_t row_elements(const fb_engine *e, const fb_value *storage) {
     return storage->heads * (storage->width ? storage->width : e->options.capacity);
 }
 
-/* ---- opening -------------------------------------------------------------------------------------------------------- */
+/* ---- opening
+ * -------------------------------------------------------------------------------------------------------- */
 
-/* A lane's scratch holds, in float32: the input rows of a linear when activations are 16-bit, and a row of scores. Rounded
- * up so that a kernel may write whole vectors. */
+/* A lane's scratch holds, in float32: the input rows of a linear when activations are 16-bit, and a row of
+ * scores. Rounded up so that a kernel may write whole vectors. */
 static int64_t scratch_floats(const fb_engine *e) {
     const fb_program *p = e->bound.program;
     int64_t widest = 0;
@@ -61,7 +64,8 @@ static int64_t buffer_bytes(const fb_engine *e, int32_t buffer) {
     for (int32_t v = 0; v < p->value_count; v++) {
         if (e->layout.buffer[v] != buffer || p->values[v].storage != v) continue;
         int64_t rows = e->in_epilogue[v] ? e->options.epilogue_rows : e->options.chunk;
-        int64_t bytes = rows * row_elements(e, &p->values[v]) * fb_dtype_size(buffer_dtype(e, p->values[v].always_f32));
+        int64_t bytes =
+            rows * row_elements(e, &p->values[v]) * fb_dtype_size(buffer_dtype(e, p->values[v].always_f32));
         if (bytes > most) most = bytes;
     }
     return aligned(most);
@@ -75,9 +79,9 @@ static fb_status allocate(fb_engine *e, fb_error *err) {
     int64_t hidden_bytes = aligned(e->options.chunk * p->hidden * 4);
     int64_t bytes = scratch_bytes + hidden_bytes;
     for (int32_t b = 0; b < e->layout.buffers; b++) bytes += buffer_bytes(e, b);
-    e->memory = aligned_alloc(ALIGN, (size_t)bytes);
-    if (!e->memory) return fb_fail_memory(err, "activations", bytes);
-    uint8_t *at = e->memory;
+    void *memory;
+    FB_TRY(fb_memory_take("activations", bytes, &memory, err));
+    uint8_t *at = e->memory = memory;
     e->scratch = (float *)(void *)at;
     at += scratch_bytes;
     e->hidden = (float *)(void *)at;
@@ -88,17 +92,18 @@ static fb_status allocate(fb_engine *e, fb_error *err) {
     }
     e->cache_half = aligned(p->kv_heads * e->options.capacity * p->head_dim * fb_dtype_size(e->options.act));
     int64_t cache_bytes = 2 * p->layers * e->cache_half;
-    e->cache = aligned_alloc(ALIGN, (size_t)cache_bytes);
-    if (!e->cache)
-        return fb_fail(err, FB_ERROR_MEMORY, "KV cache: no memory for %lld bytes (%lld tokens)", (long long)cache_bytes,
-                       (long long)e->options.capacity);
+    char what[64];
+    snprintf(what, sizeof what, "KV cache of %lld tokens", (long long)e->options.capacity);
+    FB_TRY(fb_memory_take(what, cache_bytes, &memory, err));
+    e->cache = memory;
     return FB_OK;
 }
 
 static fb_view view_of(const fb_engine *e, int32_t value) {
     const fb_value *v = &e->bound.program->values[value], *storage = &e->bound.program->values[v->storage];
     fb_dtype dtype = buffer_dtype(e, storage->always_f32);
-    fb_view view = {.dtype = dtype, .heads = v->heads, .width = v->width, .row_stride = row_elements(e, storage)};
+    fb_view view = {
+        .dtype = dtype, .heads = v->heads, .width = v->width, .row_stride = row_elements(e, storage)};
     view.head_stride = v->width ? v->stride : e->options.capacity;
     view.data = fb_at(e->buffer[e->layout.buffer[value]], dtype, v->offset);
     return view;
@@ -113,7 +118,8 @@ static void prepare_calls(fb_engine *e) {
             fb_call *call = &e->calls[s][i];
             call->attr = op->attr;
             for (int k = 0; k < FB_MAX_IN && op->in[k] != FB_NONE; k++) call->in[k] = view_of(e, op->in[k]);
-            for (int k = 0; k < FB_MAX_OUT && op->out[k] != FB_NONE; k++) call->out[k] = view_of(e, op->out[k]);
+            for (int k = 0; k < FB_MAX_OUT && op->out[k] != FB_NONE; k++)
+                call->out[k] = view_of(e, op->out[k]);
         }
 }
 
@@ -146,7 +152,8 @@ static fb_status cpu_start(fb_engine *e, fb_error *err) {
     return FB_OK;
 }
 
-static fb_status cpu_open(const fb_bound *bound, const fb_backend_options *options, fb_engine **out, fb_error *err) {
+static fb_status cpu_open(const fb_bound *bound, const fb_backend_options *options, fb_engine **out,
+                          fb_error *err) {
     *out = NULL;
     fb_engine *e = calloc(1, sizeof *e);
     if (!e) return fb_fail_memory(err, "cpu backend", sizeof *e);
@@ -161,7 +168,8 @@ static fb_status cpu_open(const fb_bound *bound, const fb_backend_options *optio
     return FB_OK;
 }
 
-/* ---- running -------------------------------------------------------------------------------------------------------- */
+/* ---- running
+ * -------------------------------------------------------------------------------------------------------- */
 
 static fb_kv layer_cache(const fb_engine *e, int64_t layer) {
     const fb_program *p = e->bound.program;
@@ -191,7 +199,8 @@ static void run_section(fb_engine *e, fb_section section, int64_t layer, const f
         const fb_op *op = &p->ops[section][i];
         fb_call call = e->calls[section][i];
         for (int k = 0; k < FB_MAX_WEIGHTS; k++)
-            if (op->weights[k] != FB_NONE) call.weights[k] = e->bound.weights[op->weights[k] * p->layers + layer];
+            if (op->weights[k] != FB_NONE)
+                call.weights[k] = e->bound.weights[op->weights[k] * p->layers + layer];
         if (section == FB_BODY) call.kv = layer_cache(e, layer);
         call.ids = e->step->ids;
         call.rows = e->step->rows;

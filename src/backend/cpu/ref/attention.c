@@ -8,7 +8,8 @@ void fb_cpu_attn_scores_ref(const fb_call *call, const fb_lane *lane) {
     REF_FOR(head, q->heads)
     REF_FOR(j, call->position + row + 1) {
         double sum = 0;
-        REF_FOR(i, q->width) sum += ref_get(q, row, head, i) * ref_kv(&call->kv, call->kv.k, head / group, j, i);
+        REF_FOR(i, q->width)
+        sum += ref_get(q, row, head, i) * ref_kv(&call->kv, call->kv.k, head / group, j, i);
         ref_set(&call->out[0], row, head, j, sum * (double)call->attr.scale);
     }
 }

@@ -1,5 +1,5 @@
-/* The reference kernels: one element at a time, in double, obvious. They work on any dtype, float64 among them. Lane 0 does
- * everything. */
+/* The reference kernels: one element at a time, in double, obvious. They work on any dtype, float64 among
+ * them. Lane 0 does everything. */
 #ifndef FB_BACKEND_CPU_REF_REF_H
 #define FB_BACKEND_CPU_REF_REF_H
 
@@ -7,7 +7,8 @@
 
 #include "backend/cpu/kernel.h"
 
-#define X(KIND, name, in, out, w, elementwise, text) void fb_cpu_##name##_ref(const fb_call *call, const fb_lane *lane);
+#define X(KIND, name, in, out, w, elementwise, text)                                                         \
+    void fb_cpu_##name##_ref(const fb_call *call, const fb_lane *lane);
 FB_OPS(X)
 #undef X
 

@@ -1,0 +1,27 @@
+#include "base/memory.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define ALIGN 64
+
+int64_t fb_memory_available(void) {
+    FILE *f = fopen("/proc/meminfo", "re");
+    char line[128];
+    long long kilobytes = -1;
+    while (f && kilobytes < 0 && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %lld kB", &kilobytes) != 1) kilobytes = -1;
+    if (f) fclose(f);
+    return kilobytes < 0 ? INT64_MAX : kilobytes * 1024;
+}
+
+fb_status fb_memory_take(const char *what, int64_t bytes, void **out, fb_error *err) {
+    *out = NULL;
+    int64_t available = fb_memory_available();
+    if (bytes > available)
+        return fb_fail(err, FB_ERROR_MEMORY, "%s: %lld bytes (this machine has %lld free)", what,
+                       (long long)bytes, (long long)available);
+    int64_t rounded = bytes < ALIGN ? ALIGN : (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    *out = aligned_alloc(ALIGN, (size_t)rounded);
+    return *out ? FB_OK : fb_fail_memory(err, what, bytes);
+}

@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""How the tiny checkpoints beside this file were made: random weights (norms and biases too), answers by Hugging Face
+transformers in float32 on the CPU. Never run by the build. Usage: make_goldens.py OUT_DIR   (needs torch, transformers)"""
+import json, os, sys, torch
+from safetensors.torch import load_file, save_file
+from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM
+
+TOKENS, GREEDY, VOCAB = 24, 32, 320
+
+
+def rope(kind, theta=10000.0, **more):
+    return {"rope_type": kind, "rope_theta": theta, **more}
+
+
+CASES = {
+    # name: (model, stored dtype, edit of the written config, edit of the written tensors, shards)
+    "llama-llama3-bias": (
+        lambda: LlamaForCausalLM(LlamaConfig(
+            vocab_size=VOCAB, hidden_size=66, intermediate_size=100, num_hidden_layers=3, num_attention_heads=6,
+            num_key_value_heads=2, head_dim=24, attention_bias=True, mlp_bias=True, max_position_embeddings=128,
+            tie_word_embeddings=True, rms_norm_eps=1e-6,
+            rope_parameters=rope("llama3", 500.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                                 original_max_position_embeddings=32))),
+        torch.float16, {}, None, False),
+    "llama-linear-sharded": (
+        lambda: LlamaForCausalLM(LlamaConfig(
+            vocab_size=VOCAB, hidden_size=48, intermediate_size=96, num_hidden_layers=3, num_attention_heads=3,
+            num_key_value_heads=1, max_position_embeddings=128, rope_parameters=rope("linear", factor=2.5))),
+        torch.bfloat16,
+        # The spelling of older checkpoints; head_dim is then derived.
+        {"rope_parameters": None, "head_dim": None, "rope_scaling": {"type": "linear", "factor": 2.5}, "rope_theta": 10000.0},
+        None, True),
+    "neox-old-nobias": (
+        lambda: GPTNeoXForCausalLM(GPTNeoXConfig(
+            vocab_size=VOCAB, hidden_size=72, intermediate_size=100, num_hidden_layers=3, num_attention_heads=3,
+            hidden_act="gelu_new", attention_bias=False, use_parallel_residual=True, max_position_embeddings=128,
+            rope_parameters=rope("default", 5000.0, partial_rotary_factor=0.5))),
+        torch.float32,
+        {"rope_parameters": None, "rotary_pct": 0.5, "rotary_emb_base": 5000},
+        "old-neox-buffers", False),
+    "neox-fast-tied": (
+        lambda: GPTNeoXForCausalLM(GPTNeoXConfig(
+            vocab_size=VOCAB, hidden_size=64, intermediate_size=100, num_hidden_layers=3, num_attention_heads=2,
+            hidden_act="gelu_fast", use_parallel_residual=False, max_position_embeddings=128, tie_word_embeddings=True,
+            rope_parameters=rope("linear", factor=2.0, partial_rotary_factor=0.25))),
+        torch.float16, {}, None, False),
+    "gpt2-inner": (
+        lambda: GPT2LMHeadModel(GPT2Config(
+            vocab_size=VOCAB, n_embd=60, n_head=5, n_layer=3, n_positions=128, n_inner=100, activation_function="gelu",
+            tie_word_embeddings=False, attn_pdrop=0, embd_pdrop=0, resid_pdrop=0)),
+        torch.float16, {}, "no-prefix", False),
+}
+
+
+def edit_tensors(path, kind):
+    tensors = load_file(path)
+    if kind == "old-neox-buffers":
+        for i in range(3):
+            base = f"gpt_neox.layers.{i}.attention."
+            tensors[base + "bias"] = torch.ones(1, 1, 8, 8, dtype=torch.bool).tril()
+            tensors[base + "masked_bias"] = torch.tensor(-1e9)
+            tensors[base + "rotary_emb.inv_freq"] = torch.ones(6)
+    if kind == "no-prefix":
+        tensors = {k.removeprefix("transformer."): v for k, v in tensors.items()}
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def make(name, out):
+    build, dtype, config_edit, tensor_edit, sharded = CASES[name]
+    torch.manual_seed(sum(name.encode()))
+    model = build().eval()
+    model.config._attn_implementation = "eager"
+    with torch.no_grad():
+        for key, p in model.named_parameters():
+            noise = torch.randn_like(p)
+            p.copy_(1 + 0.1 * noise if "norm" in key and key.endswith("weight") or "ln_" in key and key.endswith("weight")
+                    else 0.1 * noise if key.endswith("bias") else noise * (0.5 if "emb" in key or "wte" in key else 0.15))
+    folder = os.path.join(out, name)
+    model.to(dtype).save_pretrained(folder, max_shard_size="80KB" if sharded else "5GB")
+    model = type(model).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    ids = torch.randint(0, VOCAB, (1, TOKENS), generator=torch.Generator().manual_seed(7))
+    with torch.no_grad():
+        answer = model(ids, output_hidden_states=True)
+        seq = ids
+        for _ in range(GREEDY):
+            seq = torch.cat([seq, model(seq).logits[:, -1:].argmax(-1)], 1)
+        truth = type(model).from_pretrained(folder, dtype=torch.float64, attn_implementation="eager").eval()(ids).logits
+    golden = {f"hidden.{i}": h[0].contiguous() for i, h in enumerate(answer.hidden_states)}
+    golden |= {"input_ids": ids[0].int(), "logits": answer.logits[0].contiguous(), "logits_f64": truth[0].contiguous(),
+               "greedy": seq[0, TOKENS:].int().contiguous()}
+    top = answer.logits[0].topk(2).values
+    save_file(golden, os.path.join(folder, "golden.safetensors"), metadata={"source": "transformers float32 eager on CPU"})
+    config = json.load(open(os.path.join(folder, "config.json")))
+    config = {k: v for k, v in {**config, **config_edit}.items() if v is not None or k not in config_edit}
+    json.dump(config, open(os.path.join(folder, "config.json"), "w"), indent=1)
+    if tensor_edit:
+        edit_tensors(os.path.join(folder, "model.safetensors"), tensor_edit)
+    g = os.path.join(folder, "generation_config.json")
+    if os.path.exists(g):
+        os.remove(g)
+    print(name, sorted(os.listdir(folder)), "f32 vs f64", (answer.logits.double() - truth).abs().max().item(),
+          "top-two gap", (top[:, 0] - top[:, 1]).min().item(), len(set(seq[0, TOKENS:].tolist())))
+
+
+for case in CASES:
+    make(case, sys.argv[1])
