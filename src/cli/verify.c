@@ -10,8 +10,8 @@
 
 /* fabs, because a NaN has a sign, too. */
 static void print_row(const char *name, const fb_verify_row *row) {
-    printf("%-8s  %12.3e  %12.3e  %12.1e  %s\n", name, fabs(row->max_abs), fabs(row->rel), row->limit,
-           row->ok ? "ok" : "FAILED");
+    printf("%-8s  %12.3e  %9.1e  %12.3e  %9.1e  %s\n", name, fabs(row->max_abs), row->limit, fabs(row->rel),
+           row->rel_limit, row->ok ? "ok" : "FAILED");
 }
 
 static void print_greedy(const fb_verify_report *report) {
@@ -38,7 +38,7 @@ static void print_verdict(const fb_verify_report *report, const char *golden) {
 
 static void print_table(const fb_verify_report *report, const char *golden) {
     char name[24];
-    printf("%-8s  %12s  %12s  %12s  %s\n", "layer", "max abs", "relative", "limit", "verdict");
+    printf("%-8s  %12s  %9s  %12s  %9s  %s\n", "layer", "max abs", "limit", "relative", "limit", "verdict");
     for (int64_t i = 0; i < report->layers; i++) {
         snprintf(name, sizeof name, "%" PRId64, report->rows[i].layer);
         print_row(name, &report->rows[i]);
@@ -52,6 +52,7 @@ static void write_row(cli_json *json, const fb_verify_row *row) {
     cli_json_real(json, "max_abs", row->max_abs);
     cli_json_real(json, "rel", row->rel);
     cli_json_real(json, "limit", row->limit);
+    cli_json_real(json, "rel_limit", row->rel_limit);
     cli_json_bool(json, "ok", row->ok);
     cli_json_close(json, '}');
 }

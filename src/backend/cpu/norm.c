@@ -19,25 +19,28 @@ FB_INLINE float mean_square(fb_dtype t, const void *x, int64_t n, float center) 
     return vf_sum(sum) / (float)n;
 }
 
-FB_INLINE void layernorm_row(fb_dtype t, fb_dtype wt, const fb_call *call, int64_t row) {
-    int64_t n = call->weights[0].cols;
-    const void *x = fb_view_at(&call->in[0], row, 0), *w = call->weights[0].data, *b = call->weights[1].data;
+FB_INLINE void layernorm_row(fb_dtype t, const fb_call *call, int64_t row) {
+    const fb_weight *w = &call->weights[0], *b = &call->weights[1];
+    int64_t n = w->cols;
+    const void *x = fb_view_at(&call->in[0], row, 0);
     void *y = fb_view_at(&call->out[0], row, 0);
     float mean = mean_of(t, x, n);
     float scale = 1.0f / sqrtf(mean_square(t, x, n, mean) + call->attr.eps);
     for (int64_t i = 0; i < n; i += VW) {
         vf d = (vf_get_n(t, x, i, n, 0) - mean) * scale;
-        vf_put_n(t, y, i, n, vf_fma(d, vf_get_n(wt, w, i, n, 0), vf_get_n(wt, b, i, n, 0)));
+        vf_put_n(t, y, i, n,
+                 vf_fma(d, vf_get_any(w->dtype, w->data, i, n, 0), vf_get_any(b->dtype, b->data, i, n, 0)));
     }
 }
 
-FB_INLINE void rmsnorm_row(fb_dtype t, fb_dtype wt, const fb_call *call, int64_t row) {
-    int64_t n = call->weights[0].cols;
-    const void *x = fb_view_at(&call->in[0], row, 0), *w = call->weights[0].data;
+FB_INLINE void rmsnorm_row(fb_dtype t, const fb_call *call, int64_t row) {
+    const fb_weight *w = &call->weights[0];
+    int64_t n = w->cols;
+    const void *x = fb_view_at(&call->in[0], row, 0);
     void *y = fb_view_at(&call->out[0], row, 0);
     float scale = 1.0f / sqrtf(mean_square(t, x, n, 0) + call->attr.eps);
     for (int64_t i = 0; i < n; i += VW)
-        vf_put_n(t, y, i, n, vf_get_n(t, x, i, n, 0) * scale * vf_get_n(wt, w, i, n, 0));
+        vf_put_n(t, y, i, n, vf_get_n(t, x, i, n, 0) * scale * vf_get_any(w->dtype, w->data, i, n, 0));
 }
 
 #define NORM(name)                                                                                           \
@@ -45,8 +48,7 @@ FB_INLINE void rmsnorm_row(fb_dtype t, fb_dtype wt, const fb_call *call, int64_t
         int64_t begin, end;                                                                                  \
         fb_lane_share(lane, call->rows, 1, &begin, &end);                                                    \
         for (int64_t row = begin; row < end; row++)                                                          \
-            FB_FOR_DTYPE(call->in[0].dtype, T,                                                               \
-                         FB_FOR_DTYPE(call->weights[0].dtype, WT, name##_row(T, WT, call, row)));            \
+            FB_FOR_DTYPE(call->in[0].dtype, T, name##_row(T, call, row));                                    \
     }
 
 NORM(layernorm)

@@ -1,5 +1,7 @@
 #include "backend/cpu/ref/ref.h"
 
+/* (1 + tanh(y)) / 2 = 1 / (1 + exp(-2 y)), which keeps its digits where the tanh is close to -1. */
+
 static void map(const fb_call *call, const fb_lane *lane, double (*function)(double)) {
     if (lane->index) return;
     REF_FOR(row, call->rows)
@@ -10,7 +12,7 @@ static void map(const fb_call *call, const fb_lane *lane, double (*function)(dou
 
 static double gelu(double x) { return 0.5 * x * erfc(-x / M_SQRT2); }
 static double gelu_tanh(double x) {
-    return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    return x / (1 + exp(-2 * sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
 }
 static double silu(double x) { return x / (1 + exp(-x)); }
 
