@@ -161,6 +161,10 @@ fb_status fb_config_rope(const fb_config *config, fb_spec *spec, int64_t head_di
     const json_t *rope = fb_json_member(config->json, key);
     char what[512];
     snprintf(what, sizeof what, "%s: %s", config->what, key);
+    const json_t *other = fb_json_member(config->json, "rope_scaling");
+    if (other && !json_equal(rope, other))
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: rope_scaling: contradicts rope_parameters",
+                       config->what);
     if (rope && !json_is_object(rope)) return fb_fail(err, FB_ERROR_FILE, "%s: not an object", what);
     double base, fraction;
     const rope_type *type;

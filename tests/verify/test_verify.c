@@ -216,7 +216,8 @@ static void wrong_tokens(void **state) {
     }
     copy c = copy_golden("llama-gqa-tied");
     int64_t size;
-    tensor_bytes(&c, "input_ids", &size)[size / 24 * 23] ^= 1;
+    uint8_t *ids = tensor_bytes(&c, "input_ids", &size);
+    ids[size / 24 * 23] ^= 1;
     fb_verify_report *r = verify_copy(&c, FB_F32);
     assert_false(r->ok || r->rows[0].ok || r->logits.ok);
     fb_verify_free(r);
