@@ -11,9 +11,7 @@ static void map(const fb_call *call, const fb_lane *lane, double (*function)(dou
 }
 
 static double gelu(double x) { return 0.5 * x * erfc(-x / M_SQRT2); }
-static double gelu_tanh(double x) {
-    return x / (1 + exp(-2 * sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-}
+static double gelu_tanh(double x) { return x / (1 + exp(-2 * sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
 static double silu(double x) { return x / (1 + exp(-x)); }
 
 void fb_cpu_gelu_ref(const fb_call *call, const fb_lane *lane) { map(call, lane, gelu); }
