@@ -143,7 +143,11 @@ typedef struct fb_session_options {
     int64_t capacity; /* tokens that the KV cache has room for; 0: the model's context */
     int64_t chunk;    /* tokens of a prefill that are computed at once; 0: a good value */
     bool all_logits;  /* keep the logits of every token of the last prefill, not only of the last one */
-    const char *isa;  /* "avx512", "avx2", "portable", "ref" (slow, double precision); NULL: the best here */
+    const char
+        *fuse;  /* which fuses: "none", "all", "auto" (NULL), or a list: "all,-qkv_up", "add_norm,bias_act" */
+    bool exact; /* only variants that are bit-identical to the plain ops */
+    bool greedy;     /* only the best token of a step is wanted (fb_session_best), not the logits */
+    const char *isa; /* "avx512", "avx2", "portable", "ref" (slow, double precision); NULL: the best here */
     fb_hidden_fn on_hidden;
     fb_progress_fn on_progress;
     void *user;
@@ -163,6 +167,9 @@ FB_API fb_status fb_session_decode(fb_session *session, int32_t id, fb_error *er
 FB_API fb_status fb_session_logits(fb_session *session, const float **logits, int64_t *rows, int64_t *vocab,
                                    fb_error *err);
 
+/* The token with the highest logit of the last prefill or decode, the lowest among equals. */
+FB_API fb_status fb_session_best(fb_session *session, int32_t *id, fb_error *err);
+
 FB_API int64_t fb_session_position(const fb_session *session); /* tokens so far */
 FB_API int32_t fb_session_threads(const fb_session *session);
 FB_API const char *fb_session_isa(const fb_session *session);
@@ -171,6 +178,17 @@ FB_API void fb_session_reset(fb_session *session); /* back to no tokens */
 /* How often each op ran since the session was created, by index 0, 1, … until false. An op counts once a
  * call, whatever the number of tokens in it. */
 FB_API bool fb_session_op_calls(const fb_session *session, int index, const char **name, int64_t *calls);
+
+/* The same for each fuse, and how many calls a step must make: layers times calls a layer; 0 where it is not
+ * in the plan. */
+FB_API bool fb_session_fuse_calls(const fb_session *session, int index, const char **name, int64_t *calls,
+                                  int64_t *calls_a_step);
+
+/* Times that all threads waited for each other. */
+FB_API int64_t fb_session_barriers(const fb_session *session);
+
+/* The program after its fuses, as fb_model_program_text prints the plain one. */
+FB_API fb_status fb_session_plan_text(const fb_session *session, char **text, fb_error *err);
 
 /* ---- sampling --------------------------------------------------------------------------------------------
  */

@@ -1,4 +1,5 @@
-/* rope_angles, rope, kv_append: what happens to q, k and v between their projection and the attention. */
+/* rope_angles, rope, kv_append, and rope_kv, which is all of them but the angles: what happens to q, k and v
+ * between their projection and the attention. */
 #include "backend/cpu/kernel.h"
 #include "backend/cpu/simd.h"
 
@@ -53,4 +54,24 @@ void FB_KERNEL(kv_append)(const fb_call *call, const fb_lane *lane) {
         memcpy(fb_kv_at(kv, kv->k, head, call->position + row), fb_view_at(&call->in[0], row, head), bytes);
         memcpy(fb_kv_at(kv, kv->v, head, call->position + row), fb_view_at(&call->in[1], row, head), bytes);
     }
+}
+
+/* in: q, k, v, angles; out: the rotated q. A lane takes whole KV heads, each with the query heads that read
+ * it, so that an attention kernel which does the same needs no barrier in between. */
+void FB_KERNEL(rope_kv)(const fb_call *call, const fb_lane *lane) {
+    const fb_view *q = &call->in[0], *k = &call->in[1], *v = &call->in[2], *out = &call->out[0];
+    const fb_kv *kv = &call->kv;
+    int64_t group = q->heads / kv->heads, half = call->attr.rotary / 2, begin, end;
+    size_t bytes = (size_t)(kv->width * fb_dtype_size(kv->dtype));
+    fb_lane_share(lane, kv->heads, 1, &begin, &end);
+    for (int64_t head = begin; head < end; head++)
+        for (int64_t row = 0; row < call->rows; row++) {
+            const float *angles = fb_view_at(&call->in[3], row, 0);
+            void *key = fb_kv_at(kv, kv->k, head, call->position + row);
+            FB_FOR_DTYPE(q->dtype, T,
+                         for (int64_t g = head * group; g < (head + 1) * group; g++) rotate(
+                             T, fb_view_at(q, row, g), fb_view_at(out, row, g), angles, half, q->width);
+                         rotate(T, fb_view_at(k, row, head), key, angles, half, k->width));
+            memcpy(fb_kv_at(kv, kv->v, head, call->position + row), fb_view_at(v, row, head), bytes);
+        }
 }

@@ -98,15 +98,18 @@ FB_INLINE vf vf_min(vf a, vf b) { return vf_select(a < b, a, b); }
 
 /* The sum of the elements, halves onto halves: one fixed order for each width. */
 FB_INLINE float vf_sum(vf v) {
-    float a[VW];
-    memcpy(a, &v, sizeof a);
-#if VW == 16
-    for (int i = 0; i < 8; i++) a[i] += a[i + 8];
+#if defined FB_ISA_avx512
+    __m256 h = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+#elif defined FB_ISA_avx2
+    __m256 h = v;
 #endif
 #if VW >= 8
-    for (int i = 0; i < 4; i++) a[i] += a[i + 4];
+    __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
+#else
+    return (v[0] + v[2]) + (v[1] + v[3]);
 #endif
-    return (a[0] + a[2]) + (a[1] + a[3]);
 }
 
 FB_INLINE float vf_max_of(vf v) {
@@ -176,6 +179,14 @@ FB_INLINE void fb_put(fb_dtype t, void *p, int64_t i, float f) {
         memcpy(at, &f, sizeof f);
     else
         memcpy(at, &h, sizeof h);
+}
+
+/* What storing as `t` and reading back would give. */
+FB_INLINE vf vf_rounded(fb_dtype t, vf v) {
+    if (t == FB_F32) return v;
+    uint16_t raw[VW];
+    vf_put(t, raw, 0, v);
+    return vf_get(t, raw, 0);
 }
 
 /* Runs `statement` with T a constant, once for each dtype that vector kernels have. */
