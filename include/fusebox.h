@@ -147,6 +147,7 @@ typedef struct fb_session_options {
         *fuse;  /* which fuses: "none", "all", "auto" (NULL), or a list: "all,-qkv_up", "add_norm,bias_act" */
     bool exact; /* only variants that are bit-identical to the plain ops */
     bool greedy;     /* only the best token of a step is wanted (fb_session_best), not the logits */
+    bool profile;    /* take the time of every op */
     const char *isa; /* "avx512", "avx2", "portable", "ref" (slow, double precision); NULL: the best here */
     fb_hidden_fn on_hidden;
     fb_progress_fn on_progress;
