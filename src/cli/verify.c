@@ -1,4 +1,5 @@
-/* fusebox verify: every hidden state, the logits and the greedy continuation against a golden. */
+/* fusebox verify: every hidden state, the logits and the greedy continuation, against a golden or, without
+ * one, of the fuses against the plain program. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -7,11 +8,12 @@
 #include "cli/json_out.h"
 #include "cli/model.h"
 #include "cli/output.h"
+#include "cli/verify.h"
 
 /* fabs, because a NaN has a sign, too. */
 static void print_row(const char *name, const fb_verify_row *row) {
-    printf("%-8s  %12.3e  %12.3e  %12.1e  %s\n", name, fabs(row->max_abs), fabs(row->rel), row->limit,
-           row->ok ? "ok" : "FAILED");
+    printf("%-8s  %12.3e  %9.1e  %12.3e  %9.1e  %s\n", name, fabs(row->max_abs), row->limit, fabs(row->rel),
+           row->rel_limit, row->ok ? "ok" : "FAILED");
 }
 
 static void print_greedy(const fb_verify_report *report) {
@@ -38,7 +40,7 @@ static void print_verdict(const fb_verify_report *report, const char *golden) {
 
 static void print_table(const fb_verify_report *report, const char *golden) {
     char name[24];
-    printf("%-8s  %12s  %12s  %12s  %s\n", "layer", "max abs", "relative", "limit", "verdict");
+    printf("%-8s  %12s  %9s  %12s  %9s  %s\n", "layer", "max abs", "limit", "relative", "limit", "verdict");
     for (int64_t i = 0; i < report->layers; i++) {
         snprintf(name, sizeof name, "%" PRId64, report->rows[i].layer);
         print_row(name, &report->rows[i]);
@@ -52,6 +54,7 @@ static void write_row(cli_json *json, const fb_verify_row *row) {
     cli_json_real(json, "max_abs", row->max_abs);
     cli_json_real(json, "rel", row->rel);
     cli_json_real(json, "limit", row->limit);
+    cli_json_real(json, "rel_limit", row->rel_limit);
     cli_json_bool(json, "ok", row->ok);
     cli_json_close(json, '}');
 }
@@ -94,6 +97,24 @@ static int compare(const fb_model *model, const char *golden, const cli_model_op
     return status;
 }
 
+#define NOTES                                                                                                \
+    "\nWith --golden, the model is compared with a reference answer. Without, its fuses are compared with "  \
+    "the\n"                                                                                                  \
+    "plain program: each that applies alone, all together and the planner's choice; or each of SPEC, then "  \
+    "SPEC.\n"
+
+static int prove(const fb_model *model, const cli_model_options *options, bool as_json) {
+    fb_error err;
+    fb_session_options session;
+    fb_fusion_report *report;
+    cli_model_session(options, &session);
+    if (fb_verify_fusion(model, &session, &report, &err) != FB_OK) return cli_fail_error(&err);
+    (as_json ? cli_fusion_json : cli_fusion_table)(report);
+    int status = report->ok ? CLI_OK : CLI_FAILED;
+    fb_fusion_free(report);
+    return status;
+}
+
 int cli_verify(const cli_command *command, int argc, char **argv) {
     const char *golden = NULL;
     bool as_json = false;
@@ -109,17 +130,18 @@ int cli_verify(const cli_command *command, int argc, char **argv) {
     const cli_group groups[] = {
         {"reference", reference, 1}, {"execution", model_rows, CLI_MODEL_ROWS}, {"output", output, 1}};
     cli_args args = {.command = command,
-                     .notes = CLI_MODEL_NOTES,
+                     .notes = CLI_MODEL_NOTES NOTES,
                      .groups = groups,
                      .group_count = 3,
                      .max_positionals = 1};
     int status;
     if (!cli_args_parse(&args, argc, argv, &status)) return status;
-    if (!golden) return cli_fail(CLI_USAGE, "--golden: missing (see fusebox verify --help)");
     char *path;
     fb_model *model;
     status = cli_model_open(args.positional_count ? args.positionals[0] : NULL, &path, &model);
-    if (status == CLI_OK) status = compare(model, golden, &model_options, as_json);
+    if (status == CLI_OK)
+        status =
+            golden ? compare(model, golden, &model_options, as_json) : prove(model, &model_options, as_json);
     fb_model_free(model);
     free(path);
     return status;

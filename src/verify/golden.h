@@ -1,4 +1,5 @@
-/* A golden: the reference answer that Hugging Face transformers gave for some ids, from one safetensors file. */
+/* A golden: the reference answer that Hugging Face transformers gave for some ids, from one safetensors file.
+ */
 #ifndef FB_VERIFY_GOLDEN_H
 #define FB_VERIFY_GOLDEN_H
 
@@ -20,7 +21,7 @@ fb_status fb_golden_open(const char *path, fb_golden *out, fb_error *err);
 fb_status fb_golden_from_table(const char *what, fb_tensor_table *table, fb_golden *out, fb_error *err);
 void fb_golden_close(fb_golden *golden);
 
-int64_t fb_golden_int(const fb_tensor_entry *entry, int64_t index);   /* of an I32 or I64 entry */
-double fb_golden_real(const fb_tensor_entry *entry, int64_t index);   /* of an F32 or F64 entry */
+int64_t fb_golden_int(const fb_tensor_entry *entry, int64_t index); /* of an I32 or I64 entry */
+double fb_golden_real(const fb_tensor_entry *entry, int64_t index); /* of an F32 or F64 entry */
 
 #endif

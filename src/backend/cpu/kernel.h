@@ -30,9 +30,8 @@ typedef void (*fb_cpu_kernel)(const fb_call *call, const fb_lane *lane);
 #define FB_GLUE_(a, b) a##b
 #define FB_GLUE(a, b)  FB_GLUE_(a, b)
 #ifdef FB_ISA
-#define FB_KERNEL(name) FB_GLUE(fb_cpu_##name##_, FB_ISA)
-#define X(KIND, name, in, out, w, parts, text)                                                         \
-    void FB_KERNEL(name)(const fb_call *call, const fb_lane *lane);
+#define FB_KERNEL(name)                        FB_GLUE(fb_cpu_##name##_, FB_ISA)
+#define X(KIND, name, in, out, w, parts, text) void FB_KERNEL(name)(const fb_call *call, const fb_lane *lane);
 FB_OPS(X)
 #undef X
 #endif

@@ -17,6 +17,9 @@
 #define MANY_N 3
 #endif
 #define GRAIN 16
+#ifndef AHEAD
+#define AHEAD 2
+#endif
 
 /* Outputs that are computed before they are finished (bias, activation, …) and stored: few enough that their
  * sums stay in the first-level cache, a multiple of the tiles' widths and of a cache line. */
@@ -32,7 +35,13 @@ FB_INLINE void tile(fb_dtype wt, const void *w, const float *x, int64_t ldx, int
     for (int m = 0; m < ms; m++)
         for (int n = 0; n < ns; n++) acc[m][n] = vf_set1(0);
     int64_t i = 0;
+    /* One row streams the weights once: the tile after next is fetched meanwhile, a line at a time in the order of memory,
+     * which the eight interleaved rows hide from the hardware's prefetcher. */
+    const uint8_t *ahead = vf_address(wt, w, AHEAD * ns * k);
     for (; i + VW <= k; i += VW) {
+        if (ms == 1)
+            for (int b = 0; b < ns * VW * (wt == FB_F32 ? 4 : 2); b += 64) __builtin_prefetch(ahead + b, 0, 2);
+        ahead += ns * VW * (wt == FB_F32 ? 4 : 2);
         vf wv[ONE_N];
         for (int n = 0; n < ns; n++) wv[n] = vf_get(wt, w, n * k + i);
         for (int m = 0; m < ms; m++) {
@@ -84,13 +93,13 @@ FB_INLINE void widen(fb_dtype t, const fb_view *x, int64_t rows, int64_t k, floa
             vf_put_n(FB_F32, out + row * k, i, k, vf_get_n(t, fb_view_at(x, row, 0), i, k, 0));
 }
 
-FB_INLINE void normalise_rows(fb_op_kind norm, fb_dtype t, fb_dtype wt, const fb_call *call, int s, int64_t k,
-                              float *out) {
+FB_INLINE void normalise_rows(fb_dtype t, const fb_call *call, int s, int64_t k, float *out) {
     const fb_weight *w = &call->weights[4 * s + 2], *b = &call->weights[4 * s + 3];
+    fb_op_kind norm = call->attr.segment[s].norm;
     for (int64_t row = 0; row < call->rows; row++) {
         const void *x = fb_view_at(&call->in[s], row, 0);
         row_stats stats = stats_of(norm, t, x, k, call->attr.segment[s].eps);
-        normalise(norm, t, wt, FB_F32, x, stats, w->data, b->data, k, out + row * k);
+        normalise(norm, t, FB_F32, x, stats, w, b, out + row * k);
     }
 }
 
@@ -109,14 +118,8 @@ static input prepare(const fb_call *call, int s, const input *earlier, float **s
     *scratch += call->rows * k;
     if (norm == FB_OP_COUNT)
         FB_FOR_DTYPE(x->dtype, T, widen(T, x, call->rows, k, out));
-    else if (norm == FB_OP_LAYERNORM)
-        FB_FOR_DTYPE(x->dtype, T,
-                     FB_FOR_DTYPE(call->weights[4 * s + 2].dtype, WT,
-                                  normalise_rows(FB_OP_LAYERNORM, T, WT, call, s, k, out)));
     else
-        FB_FOR_DTYPE(x->dtype, T,
-                     FB_FOR_DTYPE(call->weights[4 * s + 2].dtype, WT,
-                                  normalise_rows(FB_OP_RMSNORM, T, WT, call, s, k, out)));
+        FB_FOR_DTYPE(x->dtype, T, normalise_rows(T, call, s, k, out));
     return (input){out, k};
 }
 
@@ -146,14 +149,7 @@ FB_INLINE vf activate(fb_dtype t, fb_op_kind act, vf v) {
 FB_INLINE vf finished(fb_dtype t, const fb_weight *bias, fb_op_kind act, const float *sums, int64_t n,
                       int64_t i, int64_t ns) {
     vf v = vf_get_n(FB_F32, sums, i, ns, 0);
-    if (bias->data) {
-        if (bias->dtype == FB_F16)
-            v += vf_get_n(FB_F16, vf_address(FB_F16, bias->data, n), i, ns, 0);
-        else if (bias->dtype == FB_BF16)
-            v += vf_get_n(FB_BF16, vf_address(FB_BF16, bias->data, n), i, ns, 0);
-        else
-            v += vf_get_n(FB_F32, vf_address(FB_F32, bias->data, n), i, ns, 0);
-    }
+    if (bias->data) v += vf_get_any(bias->dtype, fb_at(bias->data, bias->dtype, n), i, ns, 0);
     return activate(t, act, vf_rounded(t, v));
 }
 

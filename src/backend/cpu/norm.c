@@ -7,11 +7,7 @@ static void norm_row(const fb_call *call, fb_op_kind kind, const void *x, row_st
                      const fb_view *out, int64_t row) {
     const fb_weight *w = &call->weights[first], *b = &call->weights[first + 1];
     void *y = fb_view_at(out, row, 0);
-    FB_FOR_DTYPE(out->dtype, T,
-                 FB_FOR_DTYPE(w->dtype, WT,
-                              if (kind == FB_OP_LAYERNORM) normalise(FB_OP_LAYERNORM, T, WT, T, x, stats,
-                                                                     w->data, b->data, w->cols, y);
-                              else normalise(FB_OP_RMSNORM, T, WT, T, x, stats, w->data, NULL, w->cols, y)));
+    FB_FOR_DTYPE(out->dtype, T, normalise(kind, T, T, x, stats, w, b, y));
 }
 
 static row_stats row_stats_of(const fb_call *call, fb_op_kind kind, fb_dtype dtype, const void *x,

@@ -32,14 +32,14 @@ FB_INLINE row_stats stats_of(fb_op_kind norm, fb_dtype t, const void *x, int64_t
 }
 
 /* The normalised row, rounded to `t` as a stored one would be, into `y` of dtype `to`. */
-FB_INLINE void normalise(fb_op_kind norm, fb_dtype t, fb_dtype wt, fb_dtype to, const void *x,
-                         row_stats stats, const void *w, const void *b, int64_t n, void *y) {
+FB_INLINE void normalise(fb_op_kind norm, fb_dtype t, fb_dtype to, const void *x, row_stats stats,
+                         const fb_weight *w, const fb_weight *b, void *y) {
+    int64_t n = w->cols;
     for (int64_t i = 0; i < n; i += VW) {
-        vf d = (vf_get_n(t, x, i, n, 0) - stats.mean) * stats.scale, v;
-        if (norm == FB_OP_LAYERNORM)
-            v = vf_fma(d, vf_get_n(wt, w, i, n, 0), vf_get_n(wt, b, i, n, 0));
-        else
-            v = d * vf_get_n(wt, w, i, n, 0);
+        vf d = (vf_get_n(t, x, i, n, 0) - stats.mean) * stats.scale,
+           weight = vf_get_any(w->dtype, w->data, i, n, 0);
+        vf v =
+            norm == FB_OP_LAYERNORM ? vf_fma(d, weight, vf_get_any(b->dtype, b->data, i, n, 0)) : d * weight;
         vf_put_n(to, y, i, n, vf_rounded(t, v));
     }
 }

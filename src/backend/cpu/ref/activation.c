@@ -1,11 +1,13 @@
 #include "backend/cpu/ref/ref.h"
 
+/* (1 + tanh(y)) / 2 = 1 / (1 + exp(-2 y)), which keeps its digits where the tanh is close to -1. */
+
 double ref_activation(fb_op_kind kind, double x) {
     switch (kind) {
     case FB_OP_GELU:
         return 0.5 * x * erfc(-x / M_SQRT2);
     case FB_OP_GELU_TANH:
-        return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+        return x / (1 + exp(-2 * sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
     case FB_OP_SILU:
         return x / (1 + exp(-x));
     default:
