@@ -216,7 +216,7 @@ FB_API fb_status fb_sampler_create(const fb_sampler_options *options, int64_t vo
                                    fb_error *err);
 /* Tells the sampler of a token that it did not choose itself (the prompt's), for the repeat penalty. */
 FB_API void fb_sampler_accept(fb_sampler *sampler, int32_t id);
-/* Chooses a token from logits [vocab] and accepts it. Fails if a logit is NaN or none is finite. */
+/* Chooses a token from logits [vocab] and accepts it. Fails if a logit is NaN or +inf, or none is finite. */
 FB_API fb_status fb_sampler_next(fb_sampler *sampler, const float *logits, int32_t *id, fb_error *err);
 FB_API void fb_sampler_free(fb_sampler *sampler);
 

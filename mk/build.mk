@@ -15,7 +15,7 @@ PKG       := libpcre2-8 libutf8proc jansson
 PKGCFLAGS  = $(shell pkg-config --cflags $(PKG))
 PKGLIBS    = $(shell pkg-config --libs $(PKG))
 
-WARN     := -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wcast-qual -Wno-format-truncation -Werror
+WARN     := -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wcast-qual -Wno-format-truncation -Wno-unknown-warning-option -Werror
 OPT      := -O2 -g
 comma    := ,
 CHECKS   := address$(comma)undefined

@@ -4,7 +4,7 @@
 
 # ---- the test programs: tests/<folder>/test_x.c -> $(BUILD)/tests/<folder>/test_x -----------------------------------
 TEST_SRC    := $(sort $(wildcard tests/*/test_*.c tests/*/*/test_*.c tests/*/*/*/test_*.c))
-SUPPORT_SRC := $(filter-out $(TEST_SRC),$(sort $(wildcard tests/support/*.c)))
+SUPPORT_SRC := $(filter-out $(TEST_SRC),$(sort $(wildcard tests/support/*.c tests/backend/cpu/*.c)))
 TEST_OBJ    := $(TEST_SRC:%.c=$(BUILD)/obj/%.o)
 SUPPORT_OBJ := $(SUPPORT_SRC:%.c=$(BUILD)/obj/%.o)
 TEST_PROGRAMS := $(TEST_SRC:%.c=$(BUILD)/%)
@@ -29,7 +29,10 @@ FUZZ_OBJ     := $(FUZZ_SRC:%.c=$(BUILD)/obj/%.o)
 FUZZ_TARGETS := $(FUZZ_SRC:tests/fuzz/%.c=$(BUILD)/%)
 FUZZ_SECONDS ?= 300
 
-$(FUZZ_TARGETS): $(BUILD)/%: $(BUILD)/obj/tests/fuzz/%.o $(LIB_STATIC)
+# Loaders only: no kernel is built for them.
+FUZZ_LIB_OBJ := $(filter $(addprefix $(BUILD)/obj/,base/% file/% text/% arch/% program/% verify/golden.o),$(LIB_OBJ))
+
+$(FUZZ_TARGETS): $(BUILD)/%: $(BUILD)/obj/tests/fuzz/%.o $(FUZZ_LIB_OBJ)
 	$(CC) $(LDFLAGS_ALL) -fsanitize=fuzzer $^ -o $@ $(LIBS_ALL)
 
 -include $(TEST_OBJ:.o=.d) $(SUPPORT_OBJ:.o=.d) $(FUZZ_OBJ:.o=.d)
@@ -66,5 +69,5 @@ lint: | $(TEST_DEPS)
 	@if $(has_format); then $(CLANG_FORMAT) --dry-run -Werror $(C_FILES); \
 	else echo "lint: layout not checked: needs clang-format $(FORMAT_VERSION), here is $$($(CLANG_FORMAT) --version)"; fi
 	@cppcheck --quiet --std=c11 --language=c --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
-	    --suppressions-list=mk/cppcheck.txt -D_GNU_SOURCE -D__x86_64__ -D__GNUC__ -Iinclude -Isrc -Itests -j2 \
+	    --suppressions-list=mk/cppcheck.txt -D_GNU_SOURCE -D__x86_64__ -D__GNUC__ -DFB_ISA=avx2 -DFB_ISA_avx2 -Iinclude -Isrc -Itests -j2 \
 	    src examples tests/support tests/fuzz

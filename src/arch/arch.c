@@ -49,6 +49,8 @@ static fb_status check_neutral(const fb_config *config, fb_error *err) {
     const json_t *types = fb_json_member(config->json, "layer_types");
     size_t index;
     json_t *type;
+    if (types && !json_is_array(types))
+        return fb_fail(err, FB_ERROR_FILE, "%s: layer_types: not a list", config->what);
     json_array_foreach(types, index, type) {
         char text[64];
         if (strcmp(fb_json_show(type, text, sizeof text), "\"full_attention\"") != 0)

@@ -167,6 +167,10 @@ fb_status fb_config_rope(const fb_config *config, fb_spec *spec, int64_t head_di
     rope_scaling scaling;
     FB_TRY(find_rope_type(what, rope, &type, err));
     FB_TRY(check_rope_keys(what, rope, err));
+    const json_t *other = fb_json_member(config->json, "rope_scaling");
+    if (other && !json_equal(rope, other))
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: rope_scaling: contradicts rope_parameters",
+                       config->what);
     FB_TRY(read_scaling(what, rope, type, spec->program.context, &scaling, err));
     FB_TRY(read_either(config, what, rope, "rope_theta", "rotary_emb_base", 1, 1e12, 10000, &base, err));
     FB_TRY(read_either(config, what, rope, "partial_rotary_factor", "rotary_pct", 0, 1, default_fraction,

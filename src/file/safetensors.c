@@ -245,8 +245,7 @@ fb_status fb_tensors_open(const char *path, fb_tensor_table **out, fb_error *err
     return status;
 }
 
-/* ---- the table
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- the table ----------------------------------------------------------------------------------------- */
 
 void fb_tensors_free(fb_tensor_table *table) {
     if (!table) return;

@@ -75,6 +75,7 @@ static fb_status open_tokenizer(const char *directory, fb_model *m, fb_error *er
     if (ids > vocab)
         return fb_fail(err, FB_ERROR_FILE, "%s: token id %lld (the model's vocabulary has %lld)", path,
                        (long long)ids - 1, (long long)vocab);
+    fb_tokenizer_pad(m->tokenizer, vocab);
     return FB_OK;
 }
 

@@ -39,8 +39,7 @@ fb_status fb_vocab_add(fb_vocab *vocab, const char *what, int64_t id, const char
                        fb_error *err);
 
 /* Lets decoders see another text: an added token that was normalised. */
-fb_status fb_vocab_show(fb_vocab *vocab, const char *what, int64_t id, const char *text, int64_t size,
-                        fb_error *err);
+fb_status fb_vocab_show(fb_vocab *vocab, int64_t id, const char *text, int64_t size, fb_error *err);
 
 int32_t fb_vocab_find(const fb_vocab *vocab, const char *text, int64_t size); /* -1: not there */
 
@@ -92,7 +91,7 @@ typedef struct fb_bpe_work {
 
 void fb_bpe_work_free(fb_bpe_work *work);
 
-/* Appends the ids of one word: valid UTF-8 of at most INT32_MAX bytes. O(n log n). */
+/* Appends the ids of one word: valid UTF-8 of at most FB_TEXT_LIMIT bytes. O(n log n). */
 fb_status fb_bpe_encode(const fb_bpe *bpe, fb_bpe_work *work, const char *word, int64_t size, fb_ids *ids,
                         fb_error *err);
 

@@ -15,6 +15,9 @@ void *fb_array_grow(void *data, int64_t size, int64_t *capacity, int64_t more, i
 }
 
 fb_status fb_bytes_reserve(fb_bytes *bytes, int64_t more, fb_error *err) {
+    if (more > FB_TEXT_LIMIT - bytes->size)
+        return fb_fail(err, FB_ERROR_USAGE, "text: more than %lld bytes (at most %lld)",
+                       (long long)bytes->size, (long long)FB_TEXT_LIMIT);
     char *data = fb_array_grow(bytes->data, bytes->size, &bytes->capacity, more, 1);
     if (!data) return fb_fail_memory(err, "text", bytes->size + more);
     bytes->data = data;

@@ -4,6 +4,10 @@
 
 #include "base/status.h"
 
+/* Bytes of a text, also after it was normalised: a hostile tokenizer.json may blow up what it is given.
+ * Positions in it fit an int32_t. */
+#define FB_TEXT_LIMIT (INT64_C(1) << 28)
+
 typedef struct fb_bytes {
     char *data;
     int64_t size, capacity;
@@ -28,6 +32,7 @@ typedef struct fb_spans {
  * moved, or NULL with the old one untouched. */
 void *fb_array_grow(void *data, int64_t size, int64_t *capacity, int64_t more, int64_t element);
 
+/* Refuse more than FB_TEXT_LIMIT. */
 fb_status fb_bytes_reserve(fb_bytes *bytes, int64_t more, fb_error *err);
 fb_status fb_bytes_append(fb_bytes *bytes, const char *data, int64_t size, fb_error *err);
 fb_status fb_ids_append(fb_ids *ids, const int32_t *data, int64_t size, fb_error *err);

@@ -159,8 +159,10 @@ static fb_status push_text(fb_text_stream *stream, const char *text, int64_t siz
 /* Appends to `out` what the token makes final. */
 static fb_status push_id(fb_text_stream *stream, int32_t id, fb_error *err) {
     const fb_vocab *vocab = &stream->tokenizer->bpe.vocab;
-    if (id < 0 || id >= vocab->ids)
-        return fb_fail(err, FB_ERROR_USAGE, "token id: %d (0 to %lld)", (int)id, (long long)vocab->ids - 1);
+    int64_t limit = stream->tokenizer->limit > vocab->ids ? stream->tokenizer->limit : vocab->ids;
+    if (id < 0 || id >= limit)
+        return fb_fail(err, FB_ERROR_USAGE, "token id: %d (0 to %lld)", (int)id, (long long)limit - 1);
+    if (id >= vocab->ids) return FB_OK;
     const fb_token *token = &vocab->tokens[id];
     if (!token->used || (token->special && !stream->special)) return FB_OK;
     return push_text(stream, vocab->text.data + token->shown, token->shown_size, err);

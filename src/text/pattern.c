@@ -186,7 +186,8 @@ static fb_status compile(const char *what, const char *source, int64_t size, uin
     if (!pattern->code) {
         PCRE2_UCHAR text[128];
         if (pcre2_get_error_message(code, text, sizeof text) < 0) text[0] = '\0';
-        return fb_fail(err, FB_ERROR_FILE, "%s: pattern: %s (%.64s)", what, (const char *)text, source);
+        return fb_fail(err, FB_ERROR_FILE, "%s: pattern: %s (\"%.*s\")", what, (const char *)text,
+                       (int)(size < 64 ? size : 64), source);
     }
     uint32_t empty = 0;
     pcre2_pattern_info(pattern->code, PCRE2_INFO_MATCHEMPTY, &empty);

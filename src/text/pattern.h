@@ -6,8 +6,8 @@
 
 typedef struct fb_pattern fb_pattern;
 
-/* Compiles a regular expression, or with `literal` a plain text. What the two engines understand differently
- * is refused by name. Immutable afterwards. */
+/* Compiles a regular expression, or with `literal` a plain text, NUL-terminated. What the two engines
+ * understand differently is refused by name. Immutable afterwards. */
 fb_status fb_pattern_compile(const char *what, const char *source, int64_t size, bool literal,
                              fb_pattern **out, fb_error *err);
 void fb_pattern_free(fb_pattern *pattern);

@@ -5,8 +5,6 @@
 #include "text/tokenizer_impl.h"
 #include "text/utf8.h"
 
-#define TEXT_LIMIT (1 << 29) /* bytes; a word's positions fit an int32_t even where a step lengthens it */
-
 void fb_tokenizer_free(fb_tokenizer *tokenizer) {
     if (!tokenizer) return;
     fb_added_free(&tokenizer->raw);
@@ -20,6 +18,8 @@ void fb_tokenizer_free(fb_tokenizer *tokenizer) {
     fb_decoder_free(&tokenizer->decoder);
     free(tokenizer);
 }
+
+void fb_tokenizer_pad(fb_tokenizer *tokenizer, int64_t ids) { tokenizer->limit = ids; }
 
 int64_t fb_tokenizer_vocab(const fb_tokenizer *tokenizer) { return tokenizer->bpe.vocab.ids; }
 
@@ -75,9 +75,6 @@ static fb_status encode_piece(encoding *e, const char *text, int64_t size, bool 
         FB_TRY(fb_splitter_apply(&tokenizer->splitters[i], &e->patterns, first, &e->pieces, &e->room, err));
     for (int64_t i = 0; i < e->pieces.spans.size; i++) {
         fb_span word = e->pieces.spans.data[i];
-        if (word.end - word.start > INT32_MAX)
-            return fb_fail(err, FB_ERROR_USAGE, "text: a word of %lld bytes (at most %d)",
-                           (long long)(word.end - word.start), INT32_MAX);
         FB_TRY(fb_bpe_encode(&tokenizer->bpe, &e->merging, e->pieces.text.data + word.start,
                              word.end - word.start, &e->ids, err));
     }
@@ -130,8 +127,9 @@ fb_status fb_tokenizer_encode(const fb_tokenizer *tokenizer, const char *text, s
                               int32_t **ids, int64_t *count, fb_error *err) {
     *ids = NULL;
     *count = 0;
-    if (bytes > TEXT_LIMIT)
-        return fb_fail(err, FB_ERROR_USAGE, "text: %zu bytes (at most %d)", bytes, TEXT_LIMIT);
+    if (bytes > FB_TEXT_LIMIT)
+        return fb_fail(err, FB_ERROR_USAGE, "text: %zu bytes (at most %lld)", bytes,
+                       (long long)FB_TEXT_LIMIT);
     encoding e = {.tokenizer = tokenizer};
     fb_status status = encode_all(&e, text, (int64_t)bytes, special, err);
     if (status == FB_OK) {

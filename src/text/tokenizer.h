@@ -15,6 +15,10 @@ void fb_tokenizer_free(fb_tokenizer *tokenizer);
 
 int64_t fb_tokenizer_vocab(const fb_tokenizer *tokenizer); /* the highest id + 1 */
 
+/* Tells of a model whose vocabulary is padded to `ids`: those beyond the tokenizer's own then decode to
+ * nothing instead of being an error. */
+void fb_tokenizer_pad(fb_tokenizer *tokenizer, int64_t ids);
+
 /* As fb_tokenize and fb_detokenize in fusebox.h. */
 fb_status fb_tokenizer_encode(const fb_tokenizer *tokenizer, const char *text, size_t bytes, bool special,
                               int32_t **ids, int64_t *count, fb_error *err);

@@ -22,6 +22,7 @@ struct fb_tokenizer {
     bool has_template;
     fb_ids prefix, suffix; /* the template: ids around a text */
     fb_decoder decoder;
+    int64_t limit; /* ids from the vocabulary's end up to here decode to nothing */
 };
 
 /* Normalises `text` into out[0] or out[1] and returns which; the other is room. */

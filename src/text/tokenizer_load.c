@@ -170,7 +170,7 @@ static fb_status add_token(fb_tokenizer *tokenizer, const char *what, const json
     if (!normalized) return fb_added_insert(&tokenizer->raw, token, content, size, err);
     int which;
     FB_TRY(fb_tokenizer_normalize(tokenizer, content, size, scratch, &which, err));
-    FB_TRY(fb_vocab_show(vocab, what, *id, scratch[which].data, scratch[which].size, err));
+    FB_TRY(fb_vocab_show(vocab, *id, scratch[which].data, scratch[which].size, err));
     return fb_added_insert(&tokenizer->normalized, token, scratch[which].data, scratch[which].size, err);
 }
 

@@ -71,7 +71,8 @@ int64_t fb_utf8_incomplete(const char *text, int64_t size) {
 }
 
 fb_status fb_utf8_append_lossy(fb_bytes *out, const char *text, int64_t size, fb_error *err) {
-    int64_t from = 0, at = 0; /* [from, at) is valid and not yet copied */
+    if (size == 0) return FB_OK; /* `text` may be NULL then */
+    int64_t from = 0, at = 0;    /* [from, at) is valid and not yet copied */
     while (at < size) {
         fb_utf8_char c = fb_utf8_read(text + at, size - at);
         if (c.kind != FB_UTF8_VALID) {

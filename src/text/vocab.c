@@ -31,15 +31,6 @@ void fb_vocab_free(fb_vocab *vocab) {
     *vocab = (fb_vocab){0};
 }
 
-static fb_status keep_text(fb_vocab *vocab, const char *what, const char *text, int64_t size,
-                           uint32_t *offset, fb_error *err) {
-    if (size > UINT32_MAX - vocab->text.size)
-        return fb_fail(err, FB_ERROR_FILE, "%s: tokens of %lld bytes (at most %u)", what,
-                       (long long)(vocab->text.size + size), UINT32_MAX);
-    *offset = (uint32_t)vocab->text.size;
-    return fb_bytes_append(&vocab->text, text, size, err);
-}
-
 fb_status fb_vocab_name(fb_vocab *vocab, const char *what, int64_t id, const char *text, int64_t size,
                         fb_error *err) {
     fb_token *token = &vocab->tokens[id];
@@ -47,19 +38,16 @@ fb_status fb_vocab_name(fb_vocab *vocab, const char *what, int64_t id, const cha
         return fb_fail(err, FB_ERROR_FILE, "%s: \"%.64s\": id %lld (taken by \"%.*s\")", what, text,
                        (long long)id, token->size < 64 ? (int)token->size : 64,
                        vocab->text.data + token->offset);
-    FB_TRY(keep_text(vocab, what, text, size, &token->offset, err));
+    *token = (fb_token){.offset = (uint32_t)vocab->text.size, .size = (uint32_t)size, .used = true};
     token->shown = token->offset;
-    token->size = token->shown_size = (uint32_t)size;
-    token->used = true;
-    return FB_OK;
+    token->shown_size = token->size;
+    return fb_bytes_append(&vocab->text, text, size, err);
 }
 
-fb_status fb_vocab_show(fb_vocab *vocab, const char *what, int64_t id, const char *text, int64_t size,
-                        fb_error *err) {
-    fb_token *token = &vocab->tokens[id];
-    FB_TRY(keep_text(vocab, what, text, size, &token->shown, err));
-    token->shown_size = (uint32_t)size;
-    return FB_OK;
+fb_status fb_vocab_show(fb_vocab *vocab, int64_t id, const char *text, int64_t size, fb_error *err) {
+    vocab->tokens[id].shown = (uint32_t)vocab->text.size;
+    vocab->tokens[id].shown_size = (uint32_t)size;
+    return fb_bytes_append(&vocab->text, text, size, err);
 }
 
 fb_status fb_vocab_add(fb_vocab *vocab, const char *what, int64_t id, const char *text, int64_t size,

@@ -18,8 +18,7 @@ struct damage {
     const char *words;              /* of the message, separated by '|' */
 };
 
-/* ---- damages
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- damages ------------------------------------------------------------------------------------------- */
 
 static inline char *damaged_path(const char *dir, const damage *row) {
     return fbt_format("%s/%s", dir, row->file);
@@ -56,8 +55,7 @@ static inline void nest_deeply(const char *dir, const damage *row) {
     free(path);
 }
 
-/* ---- the requirement
- * ------------------------------------------------------------------------------------------------ */
+/* ---- the requirement ----------------------------------------------------------------------------------- */
 
 static inline void require_model_refused(const char *dir, const char *words) {
     fb_model *model = (fb_model *)(uintptr_t)1;

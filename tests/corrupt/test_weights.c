@@ -8,8 +8,7 @@
 #define WEIGHTS "model.safetensors"
 #define INDEX   "model.safetensors.index.json"
 
-/* ---- the list of tensors, changed and written back
- * ------------------------------------------------------------------ */
+/* ---- the list of tensors, changed and written back ----------------------------------------------------- */
 
 typedef struct edit {
     const char *name;
@@ -101,9 +100,7 @@ static void unedited_opens(void **state) {
     fbt_dir_remove(dir);
 }
 
-/* ---- bytes
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- bytes --------------------------------------------------------------------------------------------- */
 
 /* The first bytes only: through the length, through the header, at its end, through the data, one byte short.
  */
@@ -189,9 +186,7 @@ static const damage byte_damages[] = {
     PATCH("not an object", "{\"__metadata__\"", "[\"__metadata__\"", "not JSON"),
 };
 
-/* ---- shards
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- shards -------------------------------------------------------------------------------------------- */
 
 /* The weights as part.safetensors under an index that lists every tensor there, and is then damaged by the
  * row. */

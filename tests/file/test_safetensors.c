@@ -7,8 +7,7 @@
 
 #include "support/support.h"
 
-/* ---- one file
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- one file ------------------------------------------------------------------------------------------ */
 
 static fb_status parse(const char *header, size_t data_size, fb_tensor_table **table, fb_error *err,
                        uint8_t **bytes) {
@@ -98,6 +97,25 @@ static void no_tensors_is_a_table(void **state) {
 }
 
 #define T(type, shape, offsets) "{\"dtype\":" type ",\"shape\":" shape ",\"data_offsets\":" offsets "}"
+
+/* A tensor without elements may lie where another one begins, whichever the header names first. */
+static void empty_tensors_take_no_place(void **state) {
+    (void)state;
+    static const char *const headers[] = {
+        "{\"a\":" T("\"U8\"", "[4]", "[0,4]") ",\"e\":" T("\"U8\"", "[0]", "[0,0]") "}",
+        "{\"e\":" T("\"U8\"", "[0]", "[0,0]") ",\"a\":" T("\"U8\"", "[4]", "[0,4]") "}",
+        "{\"e\":" T("\"U8\"", "[0]", "[4,4]") ",\"a\":" T("\"U8\"", "[4]", "[0,4]") "}",
+    };
+    for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
+        uint8_t *bytes;
+        fb_tensor_table *table;
+        fb_error err;
+        assert_ok(parse(headers[i], 4, &table, &err, &bytes), &err);
+        assert_int_equal(fb_tensors_count(table), 2);
+        fb_tensors_free(table);
+        free(bytes);
+    }
+}
 
 typedef struct bad_header {
     const char *header;
@@ -228,8 +246,34 @@ static void refuses_every_cut(void **state) {
     free(whole);
 }
 
-/* ---- storyteller
- * --------------------------------------------------------------------------------------------------- */
+static bool is_mapped(const char *path) {
+    char line[4096];
+    bool found = false;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    assert_non_null(maps);
+    while (fgets(line, sizeof line, maps)) found = found || strstr(line, path);
+    fclose(maps);
+    return found;
+}
+
+static void nothing_stays_mapped(void **state) {
+    (void)state;
+    char *dir = fbt_dir_create(), *path = fbt_format("%s/t.safetensors", dir);
+    fb_tensor_table *table;
+    fb_error err;
+    fbt_text_write(path, "no safetensors");
+    assert_refused(fb_tensors_open(path, &table, &err), FB_ERROR_FILE, &err, "t.safetensors");
+    assert_false(is_mapped(path));
+    fbt_safetensors_write(path, &(fbt_tensor){"t", "U8", 1, {1}, "x", 1}, 1, NULL);
+    assert_ok(fb_tensors_open(path, &table, &err), &err);
+    assert_true(is_mapped(path));
+    fb_tensors_free(table);
+    assert_false(is_mapped(path));
+    free(path);
+    fbt_dir_remove(dir);
+}
+
+/* ---- storyteller --------------------------------------------------------------------------------------- */
 
 static double milliseconds(void) {
     struct timespec now;
@@ -255,8 +299,7 @@ static void storyteller_opens_fast(void **state) {
     assert_true(best < 20); /* 0.2 here; the rest is for sanitizers and busy machines */
 }
 
-/* ---- shards
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- shards -------------------------------------------------------------------------------------------- */
 
 /* a.safetensors holds x (1 2) and y (3), b.safetensors holds z (4). */
 static char *make_shards(const char *index) {
@@ -373,6 +416,8 @@ int main(void) {
         cmocka_unit_test(reads_a_table),
         cmocka_unit_test(types_have_their_size),
         cmocka_unit_test(no_tensors_is_a_table),
+        cmocka_unit_test(empty_tensors_take_no_place),
+        cmocka_unit_test(nothing_stays_mapped),
         cmocka_unit_test(refuses_bad_headers),
         cmocka_unit_test(refuses_bad_lengths),
         cmocka_unit_test(refuses_every_cut),

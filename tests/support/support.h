@@ -14,8 +14,7 @@
 
 #include "base/status.h"
 
-/* ---- failures --------------------------------------------------------------------------------------------
- */
+/* ---- failures ------------------------------------------------------------------------------------------ */
 
 /* A refusal: `status` is `expected`, and the message in `err` is one line that holds each of the `words`,
  * which are separated by '|'. */
@@ -28,8 +27,7 @@ void fbt_check_refused(fb_status status, fb_status expected, const fb_error *err
 #define assert_ok(status, err) fbt_check_ok(status, err, __FILE__, __LINE__)
 void fbt_check_ok(fb_status status, const fb_error *err, const char *file, int line);
 
-/* ---- files -----------------------------------------------------------------------------------------------
- */
+/* ---- files --------------------------------------------------------------------------------------------- */
 
 #define FBT_GOLDENS     "tests/data/golden"
 #define FBT_STORYTELLER "models/storyteller"
@@ -56,8 +54,7 @@ void fbt_file_copy(const char *from, const char *to);
  * deeper. */
 void fbt_json_set(const char *path, const char *key, const char *json);
 
-/* ---- safetensors -----------------------------------------------------------------------------------------
- */
+/* ---- safetensors --------------------------------------------------------------------------------------- */
 
 #define FBT_DIMS 8
 
@@ -77,8 +74,7 @@ void fbt_safetensors_write(const char *path, const fbt_tensor *tensors, size_t c
 /* The bytes of a file with this header, its length in front, and `size` bytes of data (NULL: zeros). */
 uint8_t *fbt_safetensors_bytes(const char *header, const void *data, size_t size, size_t *total);
 
-/* ---- random numbers --------------------------------------------------------------------------------------
- */
+/* ---- random numbers ------------------------------------------------------------------------------------ */
 
 typedef struct fbt_random {
     uint64_t state;
@@ -92,8 +88,7 @@ int64_t fbt_random_below(fbt_random *random, int64_t limit);            /* 0 …
 double fbt_random_uniform(fbt_random *random, double low, double high); /* [low, high) */
 double fbt_random_normal(fbt_random *random);                           /* mean 0, variance 1 */
 
-/* ---- guarded buffers -------------------------------------------------------------------------------------
- */
+/* ---- guarded buffers ----------------------------------------------------------------------------------- */
 
 /* A buffer between two bands of a known pattern. Its contents are 0xff bytes: NaN as F64, F32, F16 and BF16
  * alike, so that what a kernel does not write, and what it reads without a right to, shows. */
@@ -113,8 +108,7 @@ void fbt_guard_free(fbt_guard *guard);
 /* How many of the floats, aligned or not, are NaN: 0 after a kernel wrote them all. */
 int64_t fbt_count_nan(const void *values, int64_t count);
 
-/* ---- processes -------------------------------------------------------------------------------------------
- */
+/* ---- processes ----------------------------------------------------------------------------------------- */
 
 typedef struct fbt_process {
     int status; /* of exit, or 128 + the signal */

@@ -5,8 +5,16 @@
 static bool always(void) { return true; }
 
 #ifdef __x86_64__
+#include <cpuid.h>
+
+/* By hand: clang 14's __builtin_cpu_supports has no name for it. F16C uses AVX's registers, so that the system's
+ * support for them is asked for together with avx2. */
+static bool has_f16c(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
 static bool has_avx2(void) {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 }
 static bool has_avx512(void) {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

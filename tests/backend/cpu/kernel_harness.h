@@ -1,0 +1,101 @@
+/* What the kernel tests share: a rig is one call of one op on random data. Checking it runs the kernel of
+ * every instruction set of this machine and holds it to three things:
+ *
+ *  - accuracy: against `ref` storing float64, an error of at most twice that of a naive float32 loop on the
+ * same data, plus an ulp of the largest; 16-bit results are the rounding of such a value. Ops without
+ * arithmetic to disagree about are `exact` instead: the bits of `ref`.
+ *  - one result: any number of lanes, in any order, any part of the rows, and (elementwise ops) in place give
+ * the same bits.
+ *  - manners: nothing outside the output is written, nothing outside the inputs is read. Outputs and scratch
+ * are NaN before each run, and so is all that lies between rows or beyond the context; inputs are read-only
+ * memory, and every buffer ends at a page that cannot be touched. */
+#ifndef FB_TESTS_KERNEL_HARNESS_H
+#define FB_TESTS_KERNEL_HARNESS_H
+
+#include "backend/cpu/host/isa.h"
+#include "support/support.h"
+
+/* Tokens in a rig. Not a multiple of any tile. */
+#define RIG_ROWS 24
+
+/* Which test program checks an op: tests/backend/cpu/test_<family>.c */
+#define KERNEL_FAMILIES(X)                                                                                   \
+    X(EMBED, "embed")                                                                                        \
+    X(EMBED_POSITION, "embed")                                                                               \
+    X(ROPE_ANGLES, "rope")                                                                                   \
+    X(LAYERNORM, "norm")                                                                                     \
+    X(RMSNORM, "norm")                                                                                       \
+    X(LINEAR, "linear")                                                                                      \
+    X(ROPE, "rope")                                                                                          \
+    X(KV_APPEND, "rope")                                                                                     \
+    X(ATTN_SCORES, "attention")                                                                              \
+    X(SOFTMAX, "attention")                                                                                  \
+    X(ATTN_VALUES, "attention")                                                                              \
+    X(GELU, "activation")                                                                                    \
+    X(GELU_TANH, "activation")                                                                               \
+    X(SILU, "activation")                                                                                    \
+    X(MUL, "elementwise")                                                                                    \
+    X(ADD, "elementwise")
+
+extern const char *const kernel_family[FB_OP_COUNT];
+
+/* Memory whose last byte is followed by a page that may not be touched. */
+typedef struct fence {
+    uint8_t *data;
+    int64_t size;
+    uint8_t *map;
+    size_t mapped;
+} fence;
+
+#define RIG_FENCES 8
+
+typedef struct rig rig;
+
+/* Computes the op in float32, one element after the other, into call->out[0], which is float32. */
+typedef void (*naive_fn)(const fb_call *call);
+
+struct rig {
+    fb_op_kind kind;
+    fb_call call; /* of RIG_ROWS tokens; the family fills it */
+    fbt_random *random;
+    bool skewed;     /* nothing is aligned: weights lie at odd addresses */
+    bool exact;      /* the bits of ref */
+    naive_fn naive;  /* unless exact */
+    bool row_by_row; /* rows differ in size: the errors of each are compared among themselves */
+    int64_t scratch_floats;
+    char text[128]; /* what this rig is, for failures */
+    /* the harness's own */
+    fence inputs[RIG_FENCES];
+    int input_count;
+    fence outputs[2], scratch;
+    int output_count;
+};
+
+/* How the heads and rows of a view lie: elements between them that nobody may touch. */
+typedef struct gaps {
+    int64_t head, row;
+} gaps;
+
+void rig_start(rig *r, fb_op_kind kind, fbt_random *random, bool skewed);
+/* An input, NaN until it is filled. Width 0: as wide as the context, of which there are `capacity` columns.
+ */
+fb_view rig_input(rig *r, fb_dtype dtype, int64_t heads, int64_t width, gaps between, int64_t capacity);
+fb_view rig_output(rig *r, fb_dtype dtype, int64_t heads, int64_t width, gaps between, int64_t capacity);
+/* Normally distributed around `mean`, one in 64 an outlier twenty times as far from it. */
+void rig_fill(rig *r, const fb_view *view, double mean, double deviation);
+fb_weight rig_weight(rig *r, fb_dtype dtype, int64_t rows, int64_t cols, double mean, double deviation);
+/* A cache in which the call's tokens and those before them are filled; with `output`, it is what the op
+ * writes. */
+fb_kv rig_cache(rig *r, fb_dtype dtype, int64_t heads, int64_t capacity, int64_t width, double deviation,
+                bool output);
+/* Columns of row `row` of a view. */
+int64_t rig_width(const fb_call *call, const fb_view *view, int64_t row);
+
+/* Checks the rig on every instruction set, and releases it. */
+void rig_check(rig *r);
+
+/* Runs the family's tests, and one that fails if an op of the family was not checked on some instruction set.
+ */
+int kernel_run_family(const char *family, const struct CMUnitTest *tests, size_t count);
+
+#endif

@@ -1,0 +1,138 @@
+#include <math.h>
+#include <stdio.h>
+
+#include "kernel_harness.h"
+
+/* Query heads on cached heads, one to one and in groups; contexts that begin and that go on. */
+static const struct shape {
+    int64_t heads, kv_heads, width, position, spare; /* `spare`: room in the cache beyond the context */
+    gaps between;                                    /* of the queries, or of what is written */
+} shapes[] = {
+    {1, 1, 1, 0, 0, {0, 0}},   {2, 1, 3, 1, 1, {0, 1}},   {4, 2, 7, 0, 5, {14, 0}},
+    {3, 3, 15, 9, 0, {30, 2}}, {4, 4, 16, 0, 8, {32, 0}}, {6, 2, 17, 37, 3, {1, 1}},
+    {4, 1, 31, 8, 1, {0, 0}},  {2, 2, 33, 3, 7, {66, 0}}, {2, 1, 64, 41, 2, {0, 0}},
+    {3, 1, 65, 15, 0, {5, 0}}, {2, 2, 100, 0, 1, {0, 3}}, {1, 1, 257, 5, 2, {0, 0}},
+};
+
+static float at(const fb_view *view, int64_t row, int64_t head, int64_t i) {
+    return (float)fb_dtype_get(view->dtype, fb_view_at(view, row, head), i);
+}
+
+static float cached(const fb_kv *kv, const void *base, int64_t head, int64_t position, int64_t i) {
+    return (float)fb_dtype_get(kv->dtype, fb_kv_at(kv, base, head, position), i);
+}
+
+static void put(const fb_call *c, int64_t row, int64_t head, int64_t i, float value) {
+    fb_dtype_set(FB_F32, fb_view_at(&c->out[0], row, head), i, (double)value);
+}
+
+static void naive_scores(const fb_call *c) {
+    int64_t group = c->in[0].heads / c->kv.heads;
+    for (int64_t row = 0; row < c->rows; row++)
+        for (int64_t head = 0; head < c->in[0].heads; head++)
+            for (int64_t j = 0; j <= c->position + row; j++) {
+                float sum = 0;
+                for (int64_t i = 0; i < c->kv.width; i++)
+                    sum += at(&c->in[0], row, head, i) * cached(&c->kv, c->kv.k, head / group, j, i);
+                put(c, row, head, j, sum * c->attr.scale);
+            }
+}
+
+static void naive_softmax(const fb_call *c) {
+    for (int64_t row = 0; row < c->rows; row++)
+        for (int64_t head = 0; head < c->in[0].heads; head++) {
+            float most = -INFINITY, sum = 0;
+            for (int64_t j = 0; j <= c->position + row; j++) most = fmaxf(most, at(&c->in[0], row, head, j));
+            for (int64_t j = 0; j <= c->position + row; j++) sum += expf(at(&c->in[0], row, head, j) - most);
+            for (int64_t j = 0; j <= c->position + row; j++)
+                put(c, row, head, j, expf(at(&c->in[0], row, head, j) - most) / sum);
+        }
+}
+
+static void naive_values(const fb_call *c) {
+    int64_t group = c->out[0].heads / c->kv.heads;
+    for (int64_t row = 0; row < c->rows; row++)
+        for (int64_t head = 0; head < c->out[0].heads; head++)
+            for (int64_t i = 0; i < c->kv.width; i++) {
+                float sum = 0;
+                for (int64_t j = 0; j <= c->position + row; j++)
+                    sum += at(&c->in[0], row, head, j) * cached(&c->kv, c->kv.v, head / group, j, i);
+                put(c, row, head, i, sum);
+            }
+}
+
+static int64_t start(rig *r, fb_op_kind kind, fbt_random *random, int act, size_t number, naive_fn naive) {
+    const struct shape *s = &shapes[number / 2];
+    rig_start(r, kind, random, number % 2);
+    snprintf(r->text, sizeof r->text, "%s, %lld heads of %lld on %lld, position %lld",
+             fb_dtype_name((fb_dtype)act), (long long)s->heads, (long long)s->width, (long long)s->kv_heads,
+             (long long)s->position);
+    r->naive = naive;
+    r->call.position = s->position;
+    return s->position + RIG_ROWS + s->spare;
+}
+
+#define FOR_SHAPES(act, i)                                                                                   \
+    for (int act = FB_F32; act <= FB_BF16; act++)                                                            \
+        for (size_t i = 0; i < 2 * sizeof shapes / sizeof *shapes; i++)
+
+static void scores(void **state) {
+    (void)state;
+    fbt_random random = fbt_random_start(23);
+    FOR_SHAPES(act, i) {
+        const struct shape *s = &shapes[i / 2];
+        rig r;
+        int64_t capacity = start(&r, FB_OP_ATTN_SCORES, &random, act, i, naive_scores);
+        r.call.attr.scale = (float)(1 / sqrt((double)s->width));
+        r.call.in[0] = rig_input(&r, (fb_dtype)act, s->heads, s->width, s->between, 0);
+        rig_fill(&r, &r.call.in[0], 0, 1);
+        r.call.kv = rig_cache(&r, (fb_dtype)act, s->kv_heads, capacity, s->width, 1, false);
+        r.call.out[0] = rig_output(&r, (fb_dtype)act, s->heads, 0, (gaps){0, 0}, capacity);
+        rig_check(&r);
+    }
+}
+
+static void values(void **state) {
+    (void)state;
+    fbt_random random = fbt_random_start(24);
+    FOR_SHAPES(act, i) {
+        const struct shape *s = &shapes[i / 2];
+        rig r;
+        int64_t capacity = start(&r, FB_OP_ATTN_VALUES, &random, act, i, naive_values);
+        r.call.in[0] = rig_input(&r, (fb_dtype)act, s->heads, 0, (gaps){0, 0}, capacity);
+        for (int64_t row = 0; row < RIG_ROWS; row++)
+            for (int64_t head = 0; head < s->heads; head++)
+                for (int64_t j = 0; j <= s->position + row; j++)
+                    fb_dtype_set((fb_dtype)act, fb_view_at(&r.call.in[0], row, head), j,
+                                 fbt_random_uniform(&random, 0, 2.0 / (double)(s->position + row + 1)));
+        r.call.kv = rig_cache(&r, (fb_dtype)act, s->kv_heads, capacity, s->width, 1, false);
+        r.call.out[0] = rig_output(&r, (fb_dtype)act, s->heads, s->width, s->between, 0);
+        rig_check(&r);
+    }
+}
+
+/* Scores close together, far apart (all but one probability vanish), and far from zero on either side. */
+static void softmax(void **state) {
+    (void)state;
+    static const struct { double mean, deviation; } data[] = {{0, 1}, {0, 40}, {-3000, 4}, {3000, 4}};
+    fbt_random random = fbt_random_start(25);
+    FOR_SHAPES(act, i) {
+        const struct shape *s = &shapes[i / 2];
+        rig r;
+        int64_t capacity = start(&r, FB_OP_SOFTMAX, &random, act, i, naive_softmax);
+        r.scratch_floats = capacity + 64;
+        r.call.in[0] = rig_input(&r, (fb_dtype)act, s->heads, 0, (gaps){(int64_t)i % 3, 0}, capacity);
+        rig_fill(&r, &r.call.in[0], data[i % 4].mean, data[i % 4].deviation);
+        r.call.out[0] = rig_output(&r, (fb_dtype)act, s->heads, 0, (gaps){0, (int64_t)i % 2}, capacity);
+        rig_check(&r);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(scores),
+        cmocka_unit_test(softmax),
+        cmocka_unit_test(values),
+    };
+    return kernel_run_family("attention", tests, sizeof tests / sizeof *tests);
+}

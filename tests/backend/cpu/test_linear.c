@@ -1,0 +1,72 @@
+#include <stdio.h>
+
+#include "kernel_harness.h"
+
+static void naive(const fb_call *c) {
+    const fb_weight *w = &c->weights[0], *bias = &c->weights[1];
+    for (int64_t row = 0; row < c->rows; row++)
+        for (int64_t n = 0; n < w->rows; n++) {
+            float sum = 0;
+            for (int64_t k = 0; k < w->cols; k++)
+                sum += (float)fb_dtype_get(c->in[0].dtype, fb_view_at(&c->in[0], row, 0), k) *
+                       (float)fb_dtype_get(w->dtype, w->data, n * w->cols + k);
+            if (bias->data) sum += (float)fb_dtype_get(bias->dtype, bias->data, n);
+            fb_dtype_set(FB_F32, fb_view_at(&c->out[0], row, 0), n, (double)sum);
+        }
+}
+
+/* Inputs and outputs around the tiles of rows, outputs and vectors, and the grain of the lanes. */
+static const struct shape {
+    int64_t k, n;
+} shapes[] = {{1, 1},  {3, 17},  {7, 64},  {15, 3},   {16, 100}, {17, 16}, {31, 33},
+              {33, 7}, {64, 65}, {65, 31}, {100, 15}, {257, 80}, {16, 1},  {129, 40}};
+
+/* The bias: none, of the weights' dtype, of another one. */
+static void products(void **state) {
+    (void)state;
+    fbt_random random = fbt_random_start(12);
+    for (int act = FB_F32; act <= FB_BF16; act++)
+        for (int weight = FB_F32; weight <= FB_BF16; weight++)
+            for (int bias = 0; bias < 3; bias++)
+                for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+                    struct shape s = shapes[i];
+                    fb_dtype bias_dtype = (fb_dtype)((weight + bias - 1) % 3);
+                    rig r;
+                    rig_start(&r, FB_OP_LINEAR, &random, (i + (size_t)bias) % 2);
+                    snprintf(r.text, sizeof r.text, "act %s, weight %s, bias %s, %lld to %lld",
+                             fb_dtype_name((fb_dtype)act), fb_dtype_name((fb_dtype)weight),
+                             bias ? fb_dtype_name(bias_dtype) : "none", (long long)s.k, (long long)s.n);
+                    r.naive = naive;
+                    r.scratch_floats = act == FB_F32 ? 64 : RIG_ROWS * s.k + 64;
+                    r.call.in[0] = rig_input(&r, (fb_dtype)act, 1, s.k, (gaps){0, (int64_t)i % 3}, 0);
+                    rig_fill(&r, &r.call.in[0], 0.25, 1);
+                    r.call.weights[0] = rig_weight(&r, (fb_dtype)weight, s.n, s.k, 0, 0.2);
+                    if (bias) r.call.weights[1] = rig_weight(&r, bias_dtype, 1, s.n, 0.5, 1);
+                    r.call.out[0] = rig_output(&r, (fb_dtype)act, 1, s.n, (gaps){0, (int64_t)(i + 1) % 4}, 0);
+                    rig_check(&r);
+                }
+}
+
+/* So many inputs that the rows are taken in several blocks. */
+static void long_rows(void **state) {
+    (void)state;
+    fbt_random random = fbt_random_start(13);
+    for (int act = FB_F32; act <= FB_BF16; act++) {
+        rig r;
+        rig_start(&r, FB_OP_LINEAR, &random, true);
+        snprintf(r.text, sizeof r.text, "act %s, 5003 to 19", fb_dtype_name((fb_dtype)act));
+        r.naive = naive;
+        r.scratch_floats = act == FB_F32 ? 64 : RIG_ROWS * 5003 + 64;
+        r.call.in[0] = rig_input(&r, (fb_dtype)act, 1, 5003, (gaps){0, 1}, 0);
+        rig_fill(&r, &r.call.in[0], 0, 1);
+        r.call.weights[0] = rig_weight(&r, FB_BF16, 19, 5003, 0, 0.02);
+        r.call.weights[1] = rig_weight(&r, FB_F16, 1, 19, 0, 1);
+        r.call.out[0] = rig_output(&r, (fb_dtype)act, 1, 19, (gaps){0, 1}, 0);
+        rig_check(&r);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(products), cmocka_unit_test(long_rows)};
+    return kernel_run_family("linear", tests, sizeof tests / sizeof *tests);
+}

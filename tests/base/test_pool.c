@@ -1,0 +1,113 @@
+#include "base/pool.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "support/support.h"
+
+enum { MOST = 9, PHASES = 20 };
+
+typedef struct job {
+    fb_pool *pool;
+    int32_t lanes;
+    int64_t runs[MOST];  /* by lane: how often it was called */
+    int64_t phase[MOST]; /* by lane: the phase that it is in */
+    int64_t behind;      /* lanes seen in another phase than the barrier promises */
+} job;
+
+/* Between two barriers every lane is in the same phase: what the others wrote before the last one is seen. */
+static void work(void *arg, int32_t lane) {
+    job *j = arg;
+    j->runs[lane]++;
+    for (int64_t phase = 0; phase < PHASES; phase++) {
+        j->phase[lane]++;
+        fb_pool_barrier(j->pool);
+        int64_t behind = 0;
+        for (int32_t other = 0; other < j->lanes; other++) behind += j->phase[other] != j->phase[lane];
+        if (behind) __atomic_fetch_add(&j->behind, behind, __ATOMIC_RELAXED);
+        fb_pool_barrier(j->pool);
+    }
+}
+
+/* As many lanes as cores and more, runs one after the other and after a rest in which the workers fall
+ * asleep. */
+static void lanes_work_together(void **state) {
+    (void)state;
+    for (int32_t lanes = 1; lanes <= MOST; lanes += lanes < 4 ? 1 : 5) {
+        job j = {.lanes = lanes};
+        fb_error err;
+        assert_ok(fb_pool_create(lanes, &j.pool, &err), &err);
+        assert_int_equal(fb_pool_lanes(j.pool), lanes);
+        for (int64_t run = 1; run <= 40; run++) {
+            if (run % 16 == 0) usleep(3000);
+            fb_pool_run(j.pool, work, &j);
+            for (int32_t lane = 0; lane < MOST; lane++) {
+                assert_int_equal(j.runs[lane], lane < lanes ? run : 0);
+                assert_int_equal(j.phase[lane], lane < lanes ? run * PHASES : 0);
+            }
+        }
+        assert_int_equal(j.behind, 0);
+        fb_pool_free(j.pool);
+    }
+}
+
+static void unused_pools(void **state) {
+    (void)state;
+    fb_error err;
+    for (int i = 0; i < 20; i++) {
+        fb_pool *pool;
+        assert_ok(fb_pool_create(1 + i % 4, &pool, &err), &err);
+        fb_pool_free(pool);
+    }
+    fb_pool_free(NULL);
+}
+
+static void refusals(void **state) {
+    (void)state;
+    static const int32_t bad[] = {0, -1, INT32_MIN, FB_POOL_MAX_LANES + 1};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        fb_pool *pool = (fb_pool *)(uintptr_t)1;
+        fb_error err;
+        char *words = fbt_format("threads|%d|%d", bad[i], FB_POOL_MAX_LANES);
+        assert_refused(fb_pool_create(bad[i], &pool, &err), FB_ERROR_USAGE, &err, words);
+        assert_null(pool);
+        free(words);
+    }
+    assert_true(fb_pool_cores() >= 1 && fb_pool_cores() <= FB_POOL_MAX_LANES);
+}
+
+/* The shares are in order, leave nothing out, begin at multiples of the grain, and differ by a grain at most.
+ */
+static void shares(void **state) {
+    (void)state;
+    static const int64_t counts[] = {0, 1, 2, 15, 16, 17, 100, 1000003, 1LL << 40};
+    static const int64_t grains[] = {1, 3, 16};
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
+        for (size_t g = 0; g < sizeof grains / sizeof *grains; g++)
+            for (int32_t lanes = 1; lanes <= FB_POOL_MAX_LANES; lanes = lanes * 2 + 1) {
+                int64_t at = 0, least = INT64_MAX, most = 0;
+                for (int32_t lane = 0; lane < lanes; lane++) {
+                    int64_t begin, end;
+                    fb_pool_share(counts[c], grains[g], lane, lanes, &begin, &end);
+                    assert_int_equal(begin, at);
+                    assert_true(end >= begin);
+                    if (begin < end) assert_int_equal(begin % grains[g], 0);
+                    int64_t parts = (end - begin + grains[g] - 1) / grains[g];
+                    least = parts < least ? parts : least;
+                    most = parts > most ? parts : most;
+                    at = end;
+                }
+                assert_int_equal(at, counts[c]);
+                assert_true(most - least <= 1);
+            }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lanes_work_together),
+        cmocka_unit_test(unused_pools),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(shares),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,461 @@
+/* A session gives one answer: however the tokens come in, on however many threads, as often as it is asked.
+ */
+#include <malloc.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cpu/host/isa.h"
+#include "model/model.h"
+#include "support/support.h"
+
+enum { TOKENS = 24 };
+
+static const fb_dtype acts[] = {FB_F32, FB_F16, FB_BF16};
+
+static fb_model *open_case(const char *name) {
+    char *path = fbt_format(FBT_GOLDENS "/%s", name);
+    fb_model *model;
+    fb_error err;
+    assert_ok(fb_model_open(path, &model, &err), &err);
+    free(path);
+    return model;
+}
+
+static const int32_t *some_ids(void) {
+    static int32_t ids[TOKENS];
+    fbt_random random = {31};
+    for (int i = 0; i < TOKENS; i++) ids[i] = (int32_t)fbt_random_below(&random, 320);
+    return ids;
+}
+
+static fb_session *create(const fb_model *model, const fb_session_options *options) {
+    fb_session *session;
+    fb_error err;
+    assert_ok(fb_session_create(model, options, &session, &err), &err);
+    return session;
+}
+
+static int64_t vocab_of(const fb_model *model) {
+    fb_model_info info;
+    fb_model_get_info(model, &info);
+    return info.vocab;
+}
+
+/* Appends the tokens [position, position + count), and puts their logits (or the last one's) where they
+ * belong. */
+static void feed(fb_session *session, int64_t count, bool all, float *logits) {
+    fb_error err;
+    const float *have;
+    int64_t rows, vocab, position = fb_session_position(session);
+    assert_ok(fb_session_prefill(session, some_ids() + position, count, &err), &err);
+    assert_ok(fb_session_logits(session, &have, &rows, &vocab, &err), &err);
+    assert_int_equal(rows, all ? count : 1);
+    assert_int_equal(fb_session_position(session), position + count);
+    memcpy(logits + (position + count - rows) * vocab, have, (size_t)(rows * vocab) * sizeof *have);
+}
+
+/* The logits [TOKENS, vocab] of a new session, with the tokens fed `piece` at a time. */
+static float *logits_of(const fb_model *model, fb_session_options options, int64_t piece) {
+    options.all_logits = true;
+    fb_session *session = create(model, &options);
+    float *logits = calloc((size_t)(TOKENS * vocab_of(model)), sizeof *logits);
+    assert_non_null(logits);
+    for (int64_t done = 0; done < TOKENS; done += piece)
+        feed(session, TOKENS - done < piece ? TOKENS - done : piece, true, logits);
+    fb_session_free(session);
+    return logits;
+}
+
+static void assert_same(const fb_model *model, const float *a, float *b, const char *what) {
+    if (memcmp(a, b, (size_t)(TOKENS * vocab_of(model)) * sizeof *a)) fail_msg("%s: the logits differ", what);
+    free(b);
+}
+
+/* ---- identity ---------------------------------------------------------------------------------------------
+ */
+
+static void check_threads(const fb_model *model, const fb_session_options *base, const float *logits) {
+    for (int32_t threads = 1; threads <= 4; threads++) {
+        fb_session_options options = *base;
+        options.threads = threads;
+        assert_same(model, logits, logits_of(model, options, TOKENS), "in one go, by threads");
+        assert_same(model, logits, logits_of(model, options, 5), "five at a time, by threads");
+    }
+}
+
+static void check_pieces(const fb_model *model, const fb_session_options *base, const float *logits) {
+    static const int64_t pieces[] = {1, 5, 7};
+    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
+        fb_session_options options = *base;
+        assert_same(model, logits, logits_of(model, options, pieces[i]), "several calls");
+        options.chunk = pieces[i];
+        assert_same(model, logits, logits_of(model, options, TOKENS), "several chunks");
+        assert_same(model, logits, logits_of(model, options, 3), "calls and chunks");
+        options.capacity = TOKENS;
+        assert_same(model, logits, logits_of(model, options, TOKENS), "a full cache");
+    }
+}
+
+/* Token by token through fb_session_decode, without `all_logits`, as a user's run is; then again after a
+ * reset. */
+static void check_decode(const fb_model *model, const fb_session_options *options, const float *logits) {
+    int64_t vocab = vocab_of(model);
+    fb_session *session = create(model, options);
+    for (int round = 0; round < 2; round++) {
+        float *mine = calloc((size_t)(TOKENS * vocab), sizeof *mine);
+        assert_non_null(mine);
+        feed(session, 1, false, mine);
+        for (int64_t i = 1; i < TOKENS; i++) {
+            fb_error err;
+            const float *have;
+            assert_ok(fb_session_decode(session, some_ids()[i], &err), &err);
+            assert_ok(fb_session_logits(session, &have, NULL, NULL, &err), &err);
+            memcpy(mine + i * vocab, have, (size_t)vocab * sizeof *have);
+        }
+        assert_same(model, logits, mine, round ? "after a reset" : "token by token");
+        fb_session_reset(session);
+        assert_int_equal(fb_session_position(session), 0);
+    }
+    fb_session_free(session);
+}
+
+static void one_answer(void **state) {
+    fb_model *model = open_case(*state);
+    for (const fb_isa *isa = fb_isa_table; isa->name; isa++)
+        for (size_t a = 0; a < sizeof acts / sizeof *acts; a++) {
+            if (!isa->available() || (acts[a] != FB_F32 && strcmp(isa->name, "ref") == 0)) continue;
+            fb_session_options options;
+            fb_session_options_default(&options);
+            options.threads = 1;
+            options.isa = isa->name;
+            options.act = acts[a];
+            print_message("# %s, %s\n", isa->name, fb_dtype_name(acts[a]));
+            float *logits = logits_of(model, options, TOKENS);
+            assert_int_equal(fbt_count_nan(logits, TOKENS * vocab_of(model)), 0);
+            assert_same(model, logits, logits_of(model, options, TOKENS), "a second run");
+            check_threads(model, &options, logits);
+            check_pieces(model, &options, logits);
+            check_decode(model, &options, logits);
+            free(logits);
+        }
+    fb_model_free(model);
+}
+
+/* ---- hidden states ----------------------------------------------------------------------------------------
+ */
+
+typedef struct watch {
+    int64_t layers, calls, next_layer, position; /* what must come next */
+    int64_t stop_at;                             /* the call that says stop; -1: none */
+    fb_dtype act;
+    int64_t wrong; /* values that `act` cannot hold */
+    double sum;    /* to tell one run from another */
+} watch;
+
+static bool holds(fb_dtype act, float value) {
+    uint64_t room = 0;
+    fb_dtype_set(act, &room, 0, (double)value);
+    return fb_dtype_get(act, &room, 0) == (double)value;
+}
+
+static bool on_hidden(void *user, int64_t layer, int64_t position, const float *hidden, int64_t rows,
+                      int64_t cols) {
+    watch *w = user;
+    assert_int_equal(layer, w->next_layer);
+    assert_int_equal(position, w->position);
+    assert_int_equal(cols, 64);
+    assert_true(rows >= 1);
+    for (int64_t i = 0; i < rows * cols; i++) {
+        w->wrong += !holds(w->act, hidden[i]);
+        w->sum += (double)hidden[i] * (double)(i % 97 + layer);
+    }
+    w->next_layer = layer == w->layers ? 0 : layer + 1;
+    if (layer == w->layers) w->position += rows;
+    return w->calls++ != w->stop_at;
+}
+
+/* Every state of every token is shown once, in order, and can be held by the dtype that it was rounded to. */
+static void hidden_states(void **state) {
+    (void)state;
+    for (const char *const *name = fbt_cases; *name; name++) {
+        fb_model *model = open_case(*name);
+        double sums[3];
+        for (size_t a = 0; a < 3; a++) {
+            watch w = {.layers = 3, .stop_at = -1, .act = acts[a]};
+            fb_session_options options;
+            fb_session_options_default(&options);
+            options.act = acts[a];
+            options.chunk = 7;
+            options.on_hidden = on_hidden;
+            options.user = &w;
+            fb_session *session = create(model, &options);
+            float *logits = calloc((size_t)(TOKENS * vocab_of(model)), sizeof *logits);
+            assert_non_null(logits);
+            feed(session, TOKENS, false, logits);
+            assert_int_equal(w.calls, 4 * ((TOKENS + 6) / 7));
+            assert_int_equal(w.position, TOKENS);
+            assert_int_equal(w.wrong, 0);
+            for (int64_t i = (TOKENS - 1) * vocab_of(model); i < TOKENS * vocab_of(model); i++)
+                assert_true(holds(acts[a], logits[i]));
+            sums[a] = w.sum;
+            free(logits);
+            fb_session_free(session);
+        }
+        assert_true(sums[0] != sums[1] && sums[1] != sums[2] && sums[0] != sums[2]);
+        fb_model_free(model);
+    }
+}
+
+/* Watching changes nothing. */
+static void watching_is_free(void **state) {
+    (void)state;
+    fb_model *model = open_case("neox-parallel");
+    fb_session_options options;
+    fb_session_options_default(&options);
+    options.chunk = 5;
+    float *logits = logits_of(model, options, TOKENS);
+    watch w = {.layers = 3, .stop_at = -1};
+    options.on_hidden = on_hidden;
+    options.user = &w;
+    assert_same(model, logits, logits_of(model, options, TOKENS), "watched");
+    free(logits);
+    fb_model_free(model);
+}
+
+/* ---- stopping ---------------------------------------------------------------------------------------------
+ */
+
+static bool stop_second(void *user, int64_t done, int64_t total) {
+    assert_int_equal(total, TOKENS);
+    assert_true(done > 0 && done <= total);
+    return ++*(int64_t *)user != 2;
+}
+
+/* After a stop the session takes nothing until it is reset, and is then as new. */
+static void check_stopped(fb_session *session, const float *last) {
+    fb_error err;
+    const float *have;
+    int64_t rows, vocab;
+    assert_refused(fb_session_prefill(session, some_ids(), TOKENS, &err), FB_ERROR_STOPPED, &err, "stopped");
+    assert_refused(fb_session_logits(session, &have, &rows, &vocab, &err), FB_ERROR_USAGE, &err, "logits");
+    assert_null(have);
+    assert_int_equal(rows + vocab, 0);
+    assert_refused(fb_session_decode(session, 1, &err), FB_ERROR_USAGE, &err, "reset");
+    assert_refused(fb_session_prefill(session, some_ids(), 1, &err), FB_ERROR_USAGE, &err, "reset");
+    fb_session_reset(session);
+    assert_int_equal(fb_session_position(session), 0);
+    assert_ok(fb_session_prefill(session, some_ids(), TOKENS, &err), &err);
+    assert_ok(fb_session_logits(session, &have, &rows, &vocab, &err), &err);
+    assert_int_equal(rows, 1);
+    assert_memory_equal(have, last, (size_t)vocab * sizeof *have);
+}
+
+static void stopping(void **state) {
+    (void)state;
+    fb_model *model = open_case("llama-gqa-tied");
+    fb_session_options options;
+    fb_session_options_default(&options);
+    options.threads = 2;
+    options.chunk = 10;
+    float *logits = logits_of(model, options, TOKENS), *last = logits + (TOKENS - 1) * vocab_of(model);
+    int64_t times = 0;
+    options.on_progress = stop_second;
+    options.user = &times;
+    fb_session *session = create(model, &options);
+    check_stopped(session, last);
+    fb_session_free(session);
+    options.on_progress = NULL;
+    options.on_hidden = on_hidden;
+    for (int64_t stop_at = 0; stop_at < 8; stop_at++) {
+        watch w = {.layers = 3, .stop_at = stop_at};
+        options.user = &w;
+        session = create(model, &options);
+        fb_error err;
+        assert_refused(fb_session_prefill(session, some_ids(), TOKENS, &err), FB_ERROR_STOPPED, &err,
+                       "stopped");
+        assert_int_equal(w.calls, stop_at + 1);
+        assert_refused(fb_session_decode(session, 1, &err), FB_ERROR_USAGE, &err, "reset");
+        fb_session_reset(session);
+        w = (watch){.layers = 3, .stop_at = -1};
+        const float *have;
+        assert_ok(fb_session_prefill(session, some_ids(), TOKENS, &err), &err);
+        assert_ok(fb_session_logits(session, &have, NULL, NULL, &err), &err);
+        assert_memory_equal(have, last, (size_t)vocab_of(model) * sizeof *have);
+        fb_session_free(session);
+    }
+    free(logits);
+    fb_model_free(model);
+}
+
+/* ---- refusals ---------------------------------------------------------------------------------------------
+ */
+
+static void refuse(const fb_model *model, const fb_session_options *options, const char *words) {
+    fb_session *session = (fb_session *)(uintptr_t)1;
+    fb_error err = {0};
+    assert_refused(fb_session_create(model, options, &session, &err), FB_ERROR_USAGE, &err, words);
+    assert_null(session);
+}
+
+static void bad_options(void **state) {
+    (void)state;
+    fb_model *model = open_case("gpt2");
+    fb_session_options good, o;
+    fb_session_options_default(&good);
+#define REFUSE(words, ...) o = good, __VA_ARGS__, refuse(model, &o, words)
+    REFUSE("capacity|129|128", o.capacity = 129);
+    REFUSE("capacity|-1", o.capacity = -1);
+    REFUSE("threads|-1|256", o.threads = -1);
+    REFUSE("threads|257|256", o.threads = 257);
+    REFUSE("chunk|-5", o.chunk = -5);
+    REFUSE("act|f64|ref", o.act = FB_F64);
+    REFUSE("act|f64|ref|portable", o.act = FB_F64, o.isa = "portable");
+    REFUSE("act|4", o.act = FB_DTYPE_COUNT);
+    REFUSE("act|-1", o.act = (fb_dtype)-1);
+    REFUSE("isa|mmx|portable", o.isa = "mmx");
+#undef REFUSE
+    fb_session *session = create(model, NULL);
+    assert_true(fb_session_threads(session) >= 1);
+    const fb_isa *best;
+    fb_error err;
+    assert_ok(fb_isa_find(NULL, &best, &err), &err);
+    assert_string_equal(fb_session_isa(session), best->name);
+    fb_session_free(session);
+    fb_session_free(NULL);
+    fb_model_free(model);
+}
+
+/* Tokens that are refused leave the session, and the logits that it has, as they were. */
+static void bad_tokens(void **state) {
+    (void)state;
+    fb_model *model = open_case("neox-serial");
+    fb_session_options options;
+    fb_session_options_default(&options);
+    float *logits = logits_of(model, options, TOKENS);
+    int64_t vocab = vocab_of(model), rows;
+    options.capacity = TOKENS;
+    fb_session *session = create(model, &options);
+    fb_error err;
+    const float *have;
+    assert_refused(fb_session_logits(session, &have, NULL, NULL, &err), FB_ERROR_USAGE, &err, "logits");
+    assert_refused(fb_session_prefill(session, some_ids(), 0, &err), FB_ERROR_USAGE, &err, "tokens|0");
+    assert_refused(fb_session_prefill(session, some_ids(), -3, &err), FB_ERROR_USAGE, &err, "tokens|-3");
+    assert_ok(fb_session_prefill(session, some_ids(), 20, &err), &err);
+    int32_t bad[4] = {1, 2, 320, 3}, too_many[5] = {0};
+    assert_refused(fb_session_prefill(session, bad, 4, &err), FB_ERROR_USAGE, &err, "320|319|2");
+    assert_refused(fb_session_decode(session, -1, &err), FB_ERROR_USAGE, &err, "-1|319");
+    assert_refused(fb_session_decode(session, INT32_MAX, &err), FB_ERROR_USAGE, &err, "2147483647|319");
+    assert_refused(fb_session_prefill(session, too_many, 5, &err), FB_ERROR_USAGE, &err, "5|4|24");
+    assert_refused(fb_session_prefill(session, too_many, INT64_MAX, &err), FB_ERROR_USAGE, &err, "24");
+    assert_int_equal(fb_session_position(session), 20);
+    assert_ok(fb_session_logits(session, &have, &rows, NULL, &err), &err);
+    assert_memory_equal(have, logits + 19 * vocab, (size_t)vocab * sizeof *have);
+    assert_ok(fb_session_prefill(session, some_ids() + 20, 4, &err), &err);
+    assert_ok(fb_session_logits(session, &have, &rows, NULL, &err), &err);
+    assert_memory_equal(have, logits + 23 * vocab, (size_t)vocab * sizeof *have);
+    assert_refused(fb_session_decode(session, 1, &err), FB_ERROR_USAGE, &err, "1|0|24");
+    assert_int_equal(fb_session_decode(session, 1, NULL), FB_ERROR_USAGE);
+    fb_session_free(session);
+    free(logits);
+    fb_model_free(model);
+}
+
+/* ---- counters and memory ----------------------------------------------------------------------------------
+ */
+
+static int64_t calls_of(const fb_session *session, const char *op) {
+    const char *name;
+    int64_t calls;
+    for (int i = 0; fb_session_op_calls(session, i, &name, &calls); i++)
+        if (strcmp(name, op) == 0) return calls;
+    fail_msg("no counter for %s", op);
+    return 0;
+}
+
+/* What the program says: `steps` passes through the layers, of which `ends` went on to the logits. */
+static void check_calls(const fb_model *model, const fb_session *session, int64_t steps, int64_t ends) {
+    const fb_program *p = &model->spec->program;
+    int64_t want[FB_OP_COUNT] = {0};
+    for (int s = 0; s < FB_SECTIONS; s++)
+        for (int32_t i = 0; i < p->op_count[s]; i++)
+            want[p->ops[s][i].kind] += s == FB_BODY ? steps * p->layers : s == FB_EPILOGUE ? ends : steps;
+    for (int kind = 0; kind < FB_OP_COUNT; kind++)
+        assert_int_equal(calls_of(session, fb_op_table[kind].name), want[kind]);
+}
+
+static void op_calls(void **state) {
+    (void)state;
+    for (const char *const *name = fbt_cases; *name; name++) {
+        fb_model *model = open_case(*name);
+        fb_session_options options;
+        fb_session_options_default(&options);
+        options.threads = 3;
+        options.chunk = 10;
+        fb_session *session = create(model, &options);
+        fb_error err;
+        check_calls(model, session, 0, 0);
+        assert_ok(fb_session_prefill(session, some_ids(), 10, &err), &err);
+        check_calls(model, session, 1, 1);
+        if (strcmp(*name, "neox-parallel") == 0) {
+            static const struct {
+                const char *op;
+                int64_t calls;
+            } rows[] = {{"embed", 1},       {"rope_angles", 1}, {"layernorm", 7}, {"linear", 13},
+                        {"rope", 6},        {"gelu", 3},        {"add", 6},       {"attn_scores", 3},
+                        {"attn_values", 3}, {"softmax", 3},     {"rmsnorm", 0},   {"kv_append", 3},
+                        {"gelu_tanh", 0},   {"mul", 0},         {"silu", 0}};
+            for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+                assert_int_equal(calls_of(session, rows[i].op), rows[i].calls);
+        }
+        assert_ok(fb_session_decode(session, 5, &err), &err);
+        check_calls(model, session, 2, 2);
+        assert_ok(fb_session_prefill(session, some_ids(), TOKENS, &err), &err); /* in three chunks */
+        check_calls(model, session, 5, 3);
+        const char *op;
+        int64_t calls;
+        assert_false(fb_session_op_calls(session, FB_OP_COUNT, &op, &calls));
+        assert_false(fb_session_op_calls(session, -1, &op, &calls));
+        fb_session_free(session);
+        fb_model_free(model);
+    }
+}
+
+static void memory_does_not_grow(void **state) {
+    (void)state;
+    fb_model *model = open_case("llama-mha");
+    fb_session_options options;
+    fb_session_options_default(&options);
+    options.threads = 2;
+    fb_session *session = create(model, &options);
+    fb_error err;
+    size_t used = 0;
+    for (int round = 0; round < 12; round++) {
+        fb_session_reset(session);
+        assert_ok(fb_session_prefill(session, some_ids(), TOKENS, &err), &err);
+        for (int i = 0; i < 20; i++) assert_ok(fb_session_decode(session, some_ids()[i], &err), &err);
+        size_t now = mallinfo2().uordblks;
+        if (round == 1) used = now;
+        if (round > 1) assert_int_equal(now, used);
+    }
+    fb_session_free(session);
+    fb_model_free(model);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        {"one answer: neox-parallel", one_answer, NULL, NULL, (void *)(uintptr_t) "neox-parallel"},
+        {"one answer: neox-serial", one_answer, NULL, NULL, (void *)(uintptr_t) "neox-serial"},
+        {"one answer: llama-gqa-tied", one_answer, NULL, NULL, (void *)(uintptr_t) "llama-gqa-tied"},
+        {"one answer: llama-mha", one_answer, NULL, NULL, (void *)(uintptr_t) "llama-mha"},
+        {"one answer: gpt2", one_answer, NULL, NULL, (void *)(uintptr_t) "gpt2"},
+        cmocka_unit_test(hidden_states),
+        cmocka_unit_test(watching_is_free),
+        cmocka_unit_test(stopping),
+        cmocka_unit_test(bad_options),
+        cmocka_unit_test(bad_tokens),
+        cmocka_unit_test(op_calls),
+        cmocka_unit_test(memory_does_not_grow),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
