@@ -227,15 +227,15 @@ FB_API void fb_sampler_free(fb_sampler *sampler);
  * earlier one has taken does not apply. */
 typedef struct fb_fuse_info {
     const char *name;
-    const char *text;        /* what becomes one */
-    bool bit;                /* bit-identical to the plain ops; else so with `exact` only */
-    const char *bound;       /* what it differs by otherwise; NULL if it never does */
-    const char *backends;    /* that have it */
-    const char *why_not;     /* it does not apply to the model, even alone; NULL: it does */
-    int64_t calls_a_step;    /* when it is the only one */
-    bool in_all;             /* it applies when all are on … */
-    const char *taken_by;    /* … or this fuse has taken its ops; NULL if it applies, and if why_not says more */
-    bool greedy;             /* applies to greedy sessions only */
+    const char *text;     /* what becomes one */
+    bool bit;             /* bit-identical to the plain ops; else so with `exact` only */
+    const char *bound;    /* what it differs by otherwise; NULL if it never does */
+    const char *backends; /* that have it */
+    const char *why_not;  /* it does not apply to the model, even alone; NULL: it does */
+    int64_t calls_a_step; /* when it is the only one */
+    bool in_all;          /* it applies when all are on … */
+    const char *taken_by; /* … or this fuse has taken its ops; NULL if it applies, and if why_not says more */
+    bool greedy;          /* applies to greedy sessions only */
 } fb_fuse_info;
 
 /* Index 0, 1, … until false. */
@@ -256,8 +256,8 @@ typedef struct fb_bench_options {
     fb_session_options session; /* threads, act, isa and exact count */
     const char *const *specs;   /* the variants, as fb_session_options.fuse */
     int32_t spec_count;
-    int64_t prompt, gen; /* tokens of the prompt, decode steps after it; at least 1 */
-    int64_t reps;        /* repetitions of the whole; at least 1 */
+    int64_t prompt, gen;        /* tokens of the prompt, decode steps after it; at least 1 */
+    int64_t reps;               /* repetitions of the whole; at least 1 */
     fb_progress_fn on_progress; /* after each repetition; return false to stop. May be NULL */
     void *user;
 } fb_bench_options;
@@ -270,10 +270,10 @@ typedef struct fb_bench_variant {
     const char *spec;
     int64_t barriers_a_step;
     /* The check before anything is timed: the same tokens through this variant and the first one. */
-    bool agrees;            /* the same greedy tokens, and the same bits where every fuse in it promises them */
-    int64_t tokens_equal;   /* of gen + 1 */
-    bool bit_identical;     /* all logits of all steps */
-    double max_abs;         /* largest difference of a logit */
+    bool agrees; /* the same tokens and bits; where a fuse in it promises less, logits within its bound */
+    int64_t tokens_equal; /* of gen + 1 */
+    bool bit_identical;   /* all logits of all steps */
+    double max_abs;       /* largest difference of a logit */
     /* By repetition. */
     double *prefill, *ttft, *tpot; /* [reps]; a repetition's tpot is the median of its steps */
     fb_spread prefill_spread, ttft_spread, tpot_spread;
@@ -296,14 +296,14 @@ FB_API fb_status fb_bench_run(const fb_model *model, const fb_bench_options *opt
                               fb_bench_report **report, fb_error *err);
 FB_API void fb_bench_free(fb_bench_report *report);
 
-/* One fuse alone against the plain ops that it replaces, at the model's own shapes. Seconds a step, all layers
- * added up. */
+/* One fuse alone against the plain ops that it replaces, at the model's own shapes. Seconds a step, all
+ * layers added up. */
 typedef struct fb_bench_op {
     const char *fuse;
     int64_t rows; /* tokens in a step: 1, or the prompt's */
-    bool agrees;  /* checked before it is timed: the same bits, or the same token where it promises less */
+    bool agrees;  /* checked before it is timed, as above */
     bool bit_identical;
-    double max_abs; /* of the logits; NaN where the fuse leaves none */
+    double max_abs;        /* of the logits; NaN where the fuse leaves none */
     double *plain, *fused; /* [reps] */
     fb_spread plain_spread, fused_spread, ratio;
 } fb_bench_op;
@@ -326,12 +326,12 @@ FB_API void fb_bench_ops_free(fb_bench_ops_report *report);
  */
 
 typedef struct fb_profile_op {
-    char name[96];    /* as in the program's text: the op, or its fuses joined by '+' */
-    int32_t section;  /* 0: prologue, 1: layer, 2: epilogue */
-    int64_t calls;    /* a step */
-    double seconds;   /* measured, all calls of a step */
-    double predicted; /* the machine model's */
-    double bytes;     /* of weights, activations and cache, all calls of a step … */
+    char name[96];                 /* as in the program's text: the op, or its fuses joined by '+' */
+    int32_t section;               /* 0: prologue, 1: layer, 2: epilogue */
+    int64_t calls;                 /* a step */
+    double seconds;                /* measured, all calls of a step */
+    double predicted;              /* the machine model's */
+    double bytes;                  /* of weights, activations and cache, all calls of a step … */
     double weight_bytes, kv_bytes; /* … and two parts of it */
     double flops;
     bool barrier; /* all threads meet after it */
@@ -368,8 +368,8 @@ typedef struct fb_plan_fuse {
     bool kept;           /* in the plan */
     double bytes_saved;  /* a layer (head_argmax: a step), alone against the plain program */
     int64_t barriers_saved;
-    double saving;   /* predicted seconds a step, alone */
-    double ceiling;  /* of the speed-up, if all that it removes were free (Amdahl) */
+    double saving;  /* predicted seconds a step, alone */
+    double ceiling; /* of the speed-up, if all that it removes were free (Amdahl) */
     char reason[256];
 } fb_plan_fuse;
 

@@ -109,18 +109,18 @@ static fb_status run_rep(const ops_bench *b, side *s, bool prefill, fb_error *er
 static fb_status check(ops_bench *b, fb_fuse_id fuse, fb_bench_op *op, fb_error *err) {
     fb_bench_difference d = {.bit_identical = true};
     const fb_program *p = &b->plain.plan.program;
-    bool logits = b->fused.plan.program.logits != FB_NONE, same_best = true;
+    bool logits = b->fused.plan.program.logits != FB_NONE;
     for (int64_t i = 0; i <= b->options->gen; i++) {
         int64_t position = i ? b->options->prompt + i - 1 : 0, rows = i ? 1 : b->options->prompt;
         FB_TRY(run_step(b, &b->plain, position, rows, err));
         FB_TRY(run_step(b, &b->fused, position, rows, err));
         if (logits) fb_bench_compare(&d, b->plain.logits, b->fused.logits, p->vocab);
-        same_best = same_best && b->plain.best == b->fused.best;
+        fb_bench_compare_best(&d, b->plain.logits, b->plain.best, b->fused.best);
     }
     bool bits = fb_fuse_table[fuse].exactness == FB_EXACT_BIT || b->options->session.exact;
-    op->bit_identical = d.bit_identical && same_best;
+    op->bit_identical = d.bit_identical;
     op->max_abs = logits ? d.max_abs : NAN;
-    op->agrees = same_best && (d.bit_identical || !bits) && !isnan(d.max_abs);
+    op->agrees = fb_bench_agrees(&d, bits, b->options->session.act, p->layers);
     return FB_OK;
 }
 

@@ -53,29 +53,40 @@ static void print_setting(const cli_bench_setting *setting, const char *isa, int
 }
 
 static void print_prefill(const cli_bench_setting *setting, const fb_bench_report *r, int width) {
-    printf("%-*s  %-27s  %-10s  %s\n", width, "prefill", "first token, ms", "tokens/s",
+    printf("%-*s  %-27s  %10s  %s\n", width, "prefill", "first token, ms", "tokens/s",
            "faster than the first");
     for (int32_t i = 0; i < r->variant_count; i++) {
         const fb_bench_variant *v = &r->variants[i];
         printf("%-*s", width, setting->names[i]);
         print_spread(&v->ttft_spread, 1e3);
-        printf("  %-10.1f", (double)r->prompt / v->prefill_spread.median);
+        printf("  %10.1f", (double)r->prompt / v->prefill_spread.median);
         if (i) print_ratio(&v->prefill_ratio);
         putchar('\n');
     }
 }
 
 static void print_decode(const cli_bench_setting *setting, const fb_bench_report *r, int width) {
-    printf("%-*s  %-27s  %-10s  %-8s  %s\n", width, "decode", "per token, ms", "tokens/s", "barriers",
+    printf("%-*s  %-27s  %10s  %8s  %s\n", width, "decode", "per token, ms", "tokens/s", "barriers",
            "faster than the first");
     for (int32_t i = 0; i < r->variant_count; i++) {
         const fb_bench_variant *v = &r->variants[i];
         printf("%-*s", width, setting->names[i]);
         print_spread(&v->tpot_spread, 1e3);
-        printf("  %-10.1f  %-8" PRId64, 1 / v->tpot_spread.median, v->barriers_a_step);
+        printf("  %10.1f  %8" PRId64, 1 / v->tpot_spread.median, v->barriers_a_step);
         if (i) print_ratio(&v->tpot_ratio);
         putchar('\n');
     }
+}
+
+/* Repetitions of the same work that differ this much were disturbed: with a second busy process on the cores,
+ * barriers take milliseconds, and whoever has fewer of them wins by more than is due. */
+#define QUIET_SPREAD 1.5
+
+static bool was_quiet(const fb_bench_report *r) {
+    bool quiet = true;
+    for (int32_t i = 0; i < r->variant_count; i++)
+        quiet = quiet && r->variants[i].tpot_spread.p90 <= QUIET_SPREAD * r->variants[i].tpot_spread.p10;
+    return quiet;
 }
 
 void cli_bench_print(const cli_bench_setting *setting, const fb_bench_report *r) {
@@ -93,6 +104,8 @@ void cli_bench_print(const cli_bench_setting *setting, const fb_bench_report *r)
     printf(
         "\ntimes: median (10th to 90th percentile); ratios: median of the repetitions' [%.0f%% confidence]\n",
         100 * r->variants[0].tpot_spread.confidence);
+    if (!was_quiet(r))
+        puts("note: the repetitions differ by more than half: something else was using this machine");
 }
 
 static void print_op(const fb_bench_op *op) {
@@ -218,6 +231,7 @@ void cli_bench_json(const cli_bench_setting *setting, const fb_bench_report *r) 
     cli_json_int(&json, "prompt", r->prompt);
     cli_json_int(&json, "gen", r->gen);
     cli_json_int(&json, "reps", r->reps);
+    if (r->agree) cli_json_bool(&json, "quiet", was_quiet(r));
     cli_json_open(&json, "variants", '[');
     for (int32_t i = 0; i < r->variant_count; i++)
         write_variant(&json, setting->names[i], &r->variants[i], r);

@@ -52,7 +52,8 @@ static bool edge_holds(const fb_match *m, const fb_edge *edge) {
     const fb_op *reader = fb_match_op(m, edge->reader), *writer = fb_match_op(m, edge->writer);
     for (int k = 0; k < FB_MAX_IN; k++) {
         if (reader->in[k] == FB_NONE || (edge->input != FB_ANY && edge->input != k)) continue;
-        if (!op_writes(m->program, writer, storage_of(m->program, reader->in[k]))) continue;
+        int32_t storage = storage_of(m->program, reader->in[k]);
+        if (storage != reader->in[k] || !op_writes(m->program, writer, storage)) continue;
         return !edge->sole || fb_value_reads(m->program, reader->in[k]) == 1;
     }
     return false;
@@ -77,7 +78,8 @@ static bool try_rewrite(const fb_pattern *p, const fb_match *m) {
     fb_program *before = malloc(sizeof *before);
     if (!before) return false;
     *before = *m->program;
-    bool done = p->rewrite(m);
+    fb_layout layout;
+    bool done = p->rewrite(m) && fb_layout_make(m->program, &layout, NULL) == FB_OK;
     if (!done) *m->program = *before;
     free(before);
     return done;

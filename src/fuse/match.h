@@ -9,8 +9,8 @@
 
 #define FB_KIND(kind) (1ull << (FB_OP_##kind))
 
-/* Input `input` (or any) of node `reader` is an output of node `writer`. `sole`: nothing else reads that
- * output. */
+/* Input `input` (or any) of node `reader` is an output of node `writer`, all of it and no view. `sole`:
+ * nothing else reads that output. */
 typedef struct fb_edge {
     int8_t reader, input, writer;
     bool sole;
@@ -30,8 +30,9 @@ typedef struct fb_pattern {
     uint64_t kinds[FB_MAX_NODES]; /* the op kinds that a node may be */
     fb_edge edges[FB_MAX_NODES];
     bool (*condition)(const fb_match *match); /* or NULL */
-    bool (*rewrite)(const fb_match *match); /* false: not possible after all; the program is then restored */
-    const char *needs;                      /* why there is no match: "no gated MLP" */
+    /* False: not possible after all. The program is then restored, as it is when no layout would serve it. */
+    bool (*rewrite)(const fb_match *match);
+    const char *needs; /* why there is no match: "no gated MLP" */
 } fb_pattern;
 
 /* The pattern table, in the order of the fuses. */

@@ -1,5 +1,4 @@
-/* Measuring a machine. Every figure is the best of several short runs: what the machine can do, not what
- * another process left of it. */
+/* What kernels and ops take; calibrate_memory.c has the rest. */
 #include <math.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -7,136 +6,12 @@
 #include "backend/cpu/host/isa.h"
 #include "base/clock.h"
 #include "base/memory.h"
-#include "plan/machine.h"
+#include "plan/calibrate.h"
 
-#define RUNS 15
-/* Of barriers, many short runs: one that no other process disturbed is among them. */
-#define MEETINGS 300
-
-/* ---- reading memory ----------------------------------------------------------------------------------- */
-
-typedef uint64_t words __attribute__((vector_size(32)));
-
-/* The result depends on every byte, so that no load can be left out. */
-#define READ_BODY                                                                                            \
-    words sum[4] = {{0}};                                                                                    \
-    for (int64_t i = 0; i < bytes; i += 128)                                                                 \
-        for (int k = 0; k < 4; k++) sum[k] ^= *(const words *)(const void *)(from + i + 32 * k);             \
-    words all = sum[0] ^ sum[1] ^ sum[2] ^ sum[3];                                                           \
-    return all[0] ^ all[1] ^ all[2] ^ all[3];
-
-static uint64_t read_plain(const uint8_t *from, int64_t bytes) { READ_BODY }
-
-#ifdef __x86_64__
-__attribute__((target("avx2"))) static uint64_t read_avx2(const uint8_t *from, int64_t bytes) { READ_BODY }
-#endif
-
-typedef struct reading {
-    fb_pool *pool;
-    uint8_t *memory;
-    int64_t bytes;
-    int32_t times;
-    uint64_t (*read)(const uint8_t *from, int64_t bytes);
-    uint64_t sink[FB_POOL_MAX_LANES];
-} reading;
-
-static void touch_lane(void *arg, int32_t lane) {
-    reading *r = arg;
-    int64_t begin, end;
-    fb_pool_share(r->bytes, 4096, lane, fb_pool_lanes(r->pool), &begin, &end);
-    memset(r->memory + begin, 1, (size_t)(end - begin));
-}
-
-static void read_lane(void *arg, int32_t lane) {
-    reading *r = arg;
-    int64_t begin, end;
-    fb_pool_share(r->bytes, 4096, lane, fb_pool_lanes(r->pool), &begin, &end);
-    for (int32_t i = 0; i < r->times; i++) r->sink[lane] += r->read(r->memory + begin, end - begin);
-}
-
-static double best_read(reading *r) {
-    double best = INFINITY;
-    for (int run = 0; run < (r->bytes > 64 << 20 ? 3 : 8); run++) {
-        double began = fb_now();
-        fb_pool_run(r->pool, read_lane, r);
-        best = fmin(best, (fb_now() - began) / r->times);
-    }
-    return best;
-}
-
-/* Small pages, as the mapped file of weights has them. Where the largest footprints find no room, the last
- * one that did stands for them. */
-static fb_status measure_bandwidth(fb_machine *m, fb_pool *pool, fb_error *err) {
-    int64_t most = 512 << 20;
-    while (most > 1 << 20 && most > fb_memory_available() / 2) most /= 2;
-    uint8_t *memory = mmap(NULL, (size_t)most, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) return fb_fail_memory(err, "bandwidth measurement", most);
-    madvise(memory, (size_t)most, MADV_NOHUGEPAGE);
-    reading r = {.pool = pool, .memory = memory, .bytes = most, .read = read_plain};
-#ifdef __x86_64__
-    if (__builtin_cpu_supports("avx2")) r.read = read_avx2;
-#endif
-    fb_pool_run(pool, touch_lane, &r);
-    for (int i = 0; i < FB_CURVE_POINTS; i++) {
-        int64_t wanted = (int64_t)(512 << 10) << i;
-        r.bytes = wanted < most ? wanted : most;
-        r.times = (int32_t)((4 << 20) / r.bytes);
-        if (r.times < 1) r.times = 1;
-        m->bytes[i] = (double)wanted;
-        m->bandwidth[i] = (double)r.bytes / best_read(&r);
-    }
-    munmap(memory, (size_t)most);
-    return FB_OK;
-}
-
-/* ---- barriers and what is handed over at them --------------------------------------------------------- */
-
-typedef struct meeting {
-    fb_pool *pool;
-    int32_t times;
-    int64_t bytes; /* that each lane writes and the next one reads between barriers */
-    uint8_t *memory;
-    uint64_t sink[FB_POOL_MAX_LANES];
-} meeting;
-
-static void meet_lane(void *arg, int32_t lane) {
-    meeting *m = arg;
-    int32_t lanes = fb_pool_lanes(m->pool), next = (lane + 1) % lanes;
-    for (int32_t i = 0; i < m->times; i++) {
-        if (m->bytes) memset(m->memory + lane * m->bytes, i, (size_t)m->bytes);
-        fb_pool_barrier(m->pool);
-        if (m->bytes) m->sink[lane] += read_plain(m->memory + next * m->bytes, m->bytes);
-        if (m->bytes) fb_pool_barrier(m->pool);
-    }
-}
-
-static double best_meeting(meeting *m) {
-    double best = INFINITY;
-    for (int run = 0; run < MEETINGS; run++) {
-        double began = fb_now();
-        fb_pool_run(m->pool, meet_lane, m);
-        best = fmin(best, (fb_now() - began) / m->times);
-    }
-    return best;
-}
-
-static fb_status measure_barriers(fb_machine *m, fb_pool *pool, fb_error *err) {
-    enum { FEW = 1024, MANY = 4096 };
-    void *memory;
-    FB_TRY(fb_memory_take("barrier measurement", (int64_t)m->lanes * MANY, &memory, err));
-    meeting at = {.pool = pool, .times = 50, .memory = memory};
-    m->barrier = m->lanes > 1 ? best_meeting(&at) : 0;
-    at.times = 20;
-    at.bytes = FEW;
-    double few = best_meeting(&at);
-    at.bytes = MANY;
-    double many = best_meeting(&at);
-    m->foreign = m->lanes > 1 ? fmax(0, (many - few) / (MANY - FEW)) : 0;
-    free(memory);
+static void measure_clock(fb_machine *m) {
     double began = fb_now();
     for (int i = 0; i < 1000; i++) (void)fb_now();
     m->clock = (fb_now() - began) / 1000;
-    return FB_OK;
 }
 
 /* ---- an op besides its kernel ------------------------------------------------------------------------- */
@@ -185,7 +60,7 @@ static fb_status time_engine(const fb_bound *bound, const fb_machine *m, double 
     FB_TRY(fb_backend_cpu.open(bound, &options, &engine, err));
     fb_status status = FB_OK;
     *seconds = INFINITY;
-    for (int run = 0; run < RUNS && status == FB_OK; run++) {
+    for (int run = 0; run < FB_CALIBRATE_RUNS && status == FB_OK; run++) {
         double began = fb_now();
         status = fb_backend_cpu.run(engine, &step, err);
         *seconds = fmin(*seconds, fb_now() - began);
@@ -251,10 +126,11 @@ static const probe probes[] = {
     {FB_TERM_GELU_TANH, FB_OP_GELU_TANH, FB_F32, ROW},
     {FB_TERM_SILU, FB_OP_SILU, FB_F32, ROW},
     {FB_TERM_SCORES, FB_OP_ATTN_SCORES, FB_F32, PAST},
-    {FB_TERM_SOFTMAX, FB_OP_SOFTMAX, FB_F32, {1, 1, 32, 0, 63}, {1, 1, 32, 0, 511}},
+    {FB_TERM_SOFTMAX, FB_OP_SOFTMAX, FB_F32, {1, 1, 32, 0, 70}, {1, 1, 32, 0, 518}},
     {FB_TERM_VALUES, FB_OP_ATTN_VALUES, FB_F32, PAST},
     {FB_TERM_FLASH, FB_OP_ATTN_FLASH, FB_F32, PAST},
     {FB_TERM_ROPE, FB_OP_ROPE, FB_F32, {1, 4, 32, 0, 0}, {1, 4, 256, 0, 0}},
+    {FB_TERM_ROPE_RAGGED, FB_OP_ROPE, FB_F32, {1, 4, 8, 0, 0}, {1, 8, 8, 0, 0}},
     {FB_TERM_APPEND, FB_OP_KV_APPEND, FB_F32, {1, 4, 32, 0, 0}, {1, 4, 256, 0, 0}},
     {FB_TERM_ANGLES, FB_OP_ROPE_ANGLES, FB_F32, {1, 1, 16, 0, 100}, {1, 1, 128, 0, 100}},
 };
@@ -324,7 +200,7 @@ static double best_call(fb_cpu_kernel kernel, const fb_call *call, float *scratc
     fb_lane lane = {0, 1, scratch};
     double best = INFINITY;
     int64_t times = 1;
-    for (int run = 0; run < RUNS;) {
+    for (int run = 0; run < FB_CALIBRATE_RUNS;) {
         double began = fb_now();
         for (int64_t i = 0; i < times; i++) kernel(call, &lane);
         double took = fb_now() - began;
@@ -375,7 +251,7 @@ static void probe_kernels(fb_machine *m, const fb_isa *isa, float *const *buffer
 static void measure_logits(fb_machine *m, float *const *buffer) {
     enum { LOGITS = 4096 };
     double best = INFINITY;
-    for (int run = 0; run < RUNS; run++) {
+    for (int run = 0; run < FB_CALIBRATE_RUNS; run++) {
         double began = fb_now();
         float *out = buffer[PROBE_OUT];
         for (int64_t i = 0; i < LOGITS; i++) out[i] = (float)fb_dtype_get(m->act, buffer[PROBE_IN], i);
@@ -406,6 +282,67 @@ static fb_status measure_kernels(fb_machine *m, const fb_isa *isa, fb_error *err
     return FB_OK;
 }
 
+/* ---- computing while reading -------------------------------------------------------------------------- */
+
+/* Weights as layers have them: matrix after matrix of 512 KB, a barrier after each, in small pages. */
+#define STREAM_K       256
+#define STREAM_OUTPUTS 1024
+#define STREAM_BYTES   (STREAM_OUTPUTS * STREAM_K * 2)
+#define STREAM_CALLS   (FB_CALIBRATE_STREAMED / STREAM_BYTES)
+#define STREAM_EXTRA   (1 << 20) /* for activations and scratch */
+
+typedef struct streaming {
+    fb_pool *pool;
+    fb_cpu_kernel kernel;
+    fb_call call;
+    uint8_t *weights;
+    float *scratch; /* [lanes][STREAM_K] */
+} streaming;
+
+static void stream_lane(void *arg, int32_t index) {
+    const streaming *s = arg;
+    fb_lane lane = {index, fb_pool_lanes(s->pool), s->scratch + index * STREAM_K};
+    fb_call call = s->call;
+    for (int i = 0; i < STREAM_CALLS; i++) {
+        call.weights[0].data = s->weights + (int64_t)i * STREAM_BYTES;
+        s->kernel(&call, &lane);
+        fb_pool_barrier(s->pool);
+    }
+}
+
+static double best_stream(streaming *s) {
+    double best = INFINITY;
+    for (int run = 0; run < 4 * FB_CALIBRATE_RUNS; run++) {
+        double began = fb_now();
+        fb_pool_run(s->pool, stream_lane, s);
+        best = fmin(best, fb_now() - began);
+    }
+    return best / STREAM_CALLS;
+}
+
+/* A linear of one token whose weights are beyond a core's cache takes longer than its reading or its
+ * computing alone; how much of the shorter one is hidden is the overlap. */
+static fb_status measure_overlap(fb_machine *m, const fb_isa *isa, fb_pool *pool, fb_error *err) {
+    size_t bytes = FB_CALIBRATE_STREAMED + STREAM_EXTRA;
+    uint8_t *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return fb_fail_memory(err, "overlap measurement", (int64_t)bytes);
+    madvise(memory, bytes, MADV_NOHUGEPAGE);
+    memset(memory, 0, bytes);
+    streaming s = {.pool = pool, .kernel = isa->kernels[FB_OP_LINEAR], .weights = memory};
+    uint8_t *at = memory + FB_CALIBRATE_STREAMED;
+    s.call = (fb_call){.rows = 1, .weights = {{memory, FB_F16, STREAM_OUTPUTS, STREAM_K}}};
+    s.call.in[0] = probe_view((float *)(void *)at, m->act, 1, STREAM_K);
+    s.call.out[0] = probe_view((float *)(void *)(at + STREAM_K * 8), m->act, 1, STREAM_OUTPUTS);
+    s.scratch = (float *)(void *)(at + (STREAM_K + STREAM_OUTPUTS) * 8);
+    double took = best_stream(&s) - m->barrier - m->latency;
+    munmap(memory, bytes);
+    const fb_work *one = &m->term[FB_TERM_ONE_F16];
+    double compute = (double)STREAM_OUTPUTS / m->lanes * (one->calls + STREAM_K * one->units);
+    double memory_time = STREAM_BYTES / fb_machine_bandwidth(m, FB_CALIBRATE_STREAMED);
+    m->overlap = fmin(1, fmax(0, (compute + memory_time - took) / fmin(compute, memory_time)));
+    return FB_OK;
+}
+
 fb_status fb_machine_measure(int32_t lanes, const char *isa_name, fb_dtype act, fb_machine *m,
                              fb_error *err) {
     const fb_isa *isa;
@@ -415,10 +352,14 @@ fb_status fb_machine_measure(int32_t lanes, const char *isa_name, fb_dtype act, 
     fb_machine_assume(m, lanes, act);
     strncpy(m->isa, isa->name, sizeof m->isa - 1);
     FB_TRY(fb_pool_create(lanes, &pool, err));
-    fb_status status = measure_bandwidth(m, pool, err);
-    if (status == FB_OK) status = measure_barriers(m, pool, err);
-    fb_pool_free(pool); /* its lanes must not spin beside what follows */
+    m->barrier = lanes > 1 ? INFINITY : 0;
+    fb_status status = fb_calibrate_barriers(m, pool, err);
+    if (status == FB_OK) status = fb_calibrate_bandwidth(m, pool, err);
+    if (status == FB_OK) status = fb_calibrate_barriers(m, pool, err);
+    measure_clock(m);
     if (status == FB_OK) status = measure_kernels(m, isa, err);
+    if (status == FB_OK) status = measure_overlap(m, isa, pool, err);
+    fb_pool_free(pool);
     if (status == FB_OK) status = measure_dispatch(m, err);
     /* A step hands its function to the pool and meets once more at its end. */
     m->step = 2 * m->barrier + 2 * m->clock;

@@ -1,5 +1,7 @@
 #include "plan/cost.h"
 
+#include <math.h>
+
 #include "base/pool.h"
 
 const char *const fb_term_names[FB_TERM_COUNT] = {
@@ -84,7 +86,9 @@ static void count_weights(counting *c) {
     for (int k = 0; k < FB_MAX_WEIGHTS; k++) {
         bool again = false; /* segments of a group may share a norm */
         for (int e = 0; e < k; e++) again = again || c->op->weights[e] == c->op->weights[k];
-        if (weight(c, k) && !again) c->cost.weight_bytes += weight_bytes(weight(c, k));
+        if (!weight(c, k) || again) continue;
+        c->cost.weight_bytes += weight_bytes(weight(c, k));
+        c->cost.streams++;
     }
 }
 
@@ -230,7 +234,11 @@ static void count_heads(counting *c) {
     }
     if (append) return;
     if (both) heads += (double)p->kv_heads;
-    add_work(c, FB_TERM_ROPE, rows * heads * part, rows * heads * width * part);
+    /* Vectors of 16 floats are the widest. */
+    if (op->attr.rotary / 2 % 16)
+        add_work(c, FB_TERM_ROPE_RAGGED, rows * heads * part, 0);
+    else
+        add_work(c, FB_TERM_ROPE, rows * heads * part, rows * heads * width * part);
     c->cost.flops = c->shape.rows * (int64_t)heads * op->attr.rotary * 3;
 }
 
@@ -248,6 +256,7 @@ static void count_attention(counting *c) {
     if (kind != FB_OP_SOFTMAX) {
         c->cost.kv_bytes = kv_bytes(c, c->shape.position + c->shape.rows, fused ? 2 : 1);
         c->cost.flops = seen * p->head_dim * 2 * (fused ? 2 : 1);
+        c->cost.streams = ceil((double)p->kv_heads * part) * (fused ? 2 : 1);
     }
     if (kind == FB_OP_SOFTMAX || fused) c->cost.flops += seen * (3 + FB_FLOPS_FUNCTION);
     if (kind == FB_OP_ATTN_FLASH) add_work(c, FB_TERM_FLASH, positions, macs);

@@ -28,6 +28,7 @@
     X(VALUES, values, "position", "multiply-add")                                                            \
     X(FLASH, flash, "position", "multiply-add with k and with v")                                            \
     X(ROPE, rope, "head", "element")                                                                         \
+    X(ROPE_RAGGED, rope_ragged, "head whose rotating halves are no whole vectors", "-")                      \
     X(APPEND, append, "head", "element of k")                                                                \
     X(ANGLES, angles, "row", "angle")                                                                        \
     X(LOGITS, logits, "step", "logit that is handed out and compared")
@@ -60,6 +61,7 @@ typedef struct fb_cost {
     int64_t flops;    /* a multiply-add is two; exp, erf and tanh count FB_FLOPS_FUNCTION */
     int32_t lanes;    /* that have something to do */
     /* Of the busiest lane: */
+    double streams;              /* places in weights and cache where it begins to read */
     double foreign;              /* bytes it reads that another lane wrote */
     fb_work work[FB_TERM_COUNT]; /* what it computes */
 } fb_cost;

@@ -11,7 +11,7 @@
 #include "base/pool.h"
 #include "file/json.h"
 
-#define FILE_VERSION 1
+#define FILE_VERSION 2
 #define FILE_LIMIT   (64 << 10)
 
 /* ---- who this machine is ------------------------------------------------------------------------------ */
@@ -42,8 +42,8 @@ void fb_machine_assume(fb_machine *m, int32_t lanes, fb_dtype act) {
         [FB_TERM_SILU] = {1e-8, 6e-10},     [FB_TERM_SCORES] = {2e-9, 6e-11},
         [FB_TERM_SOFTMAX] = {3e-8, 1e-9},   [FB_TERM_VALUES] = {1e-9, 1e-10},
         [FB_TERM_FLASH] = {4e-9, 2e-10},    [FB_TERM_ROPE] = {1e-8, 3e-10},
-        [FB_TERM_APPEND] = {1e-8, 1e-10},   [FB_TERM_ANGLES] = {1e-8, 3e-8},
-        [FB_TERM_LOGITS] = {0, 3e-9},
+        [FB_TERM_ROPE_RAGGED] = {6e-8, 0},  [FB_TERM_APPEND] = {1e-8, 1e-10},
+        [FB_TERM_ANGLES] = {1e-8, 3e-8},    [FB_TERM_LOGITS] = {0, 3e-9},
     };
     memset(m, 0, sizeof *m);
     cpu_name(m->cpu, sizeof m->cpu);
@@ -56,6 +56,8 @@ void fb_machine_assume(fb_machine *m, int32_t lanes, fb_dtype act) {
     m->barrier = lanes > 1 ? 0.3e-6 : 0;
     m->dispatch = 0.1e-6;
     m->foreign = lanes > 1 ? 0.2e-9 : 0;
+    m->latency = 100e-9;
+    m->overlap = 0.5;
     m->step = 1e-6;
     m->clock = 30e-9;
     m->flops = 30e9 * lanes;
@@ -83,6 +85,8 @@ static const member members[] = {
     {"dispatch_s", offsetof(fb_machine, dispatch)},
     {"foreign_s_per_byte", offsetof(fb_machine, foreign)},
     {"step_s", offsetof(fb_machine, step)},
+    {"latency_s", offsetof(fb_machine, latency)},
+    {"overlap", offsetof(fb_machine, overlap)},
     {"clock_s", offsetof(fb_machine, clock)},
     {"flops_per_s", offsetof(fb_machine, flops)},
 };
@@ -134,7 +138,7 @@ static bool read_machine(const json_t *root, fb_machine *m) {
         return false;
     for (int i = 0; i < FB_CURVE_POINTS; i++)
         if (!(got.bandwidth[i] > 0) || (i && got.bytes[i] <= got.bytes[i - 1])) return false;
-    if (!(got.flops > 0)) return false;
+    if (!(got.flops > 0) || got.overlap > 1) return false;
     *m = got;
     return true;
 }

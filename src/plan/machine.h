@@ -17,6 +17,8 @@ typedef struct fb_machine {
     double barrier;                    /* seconds, all lanes */
     double dispatch;                   /* seconds of an op besides its kernel and barrier */
     double foreign;                    /* seconds for a byte that another lane wrote last */
+    double latency;                    /* seconds until the first byte of a stream */
+    double overlap;                    /* 0 to 1: how much of computing hides behind reading */
     double step;                       /* seconds of a step besides its ops */
     double clock;                      /* seconds to read the clock */
     double flops;                      /* a second, all lanes: linear with many tokens, weights in cache */

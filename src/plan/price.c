@@ -19,7 +19,8 @@ static void price_op(const fb_machine *m, double bandwidth, int32_t lanes, fb_pr
     double bytes = (double)(c->weight_bytes + c->kv_bytes);
     op->compute = compute_seconds(m, c);
     op->memory = bytes / (bandwidth * c->lanes / lanes);
-    op->kernel = fmax(op->compute, op->memory) + c->foreign * m->foreign;
+    op->kernel = fmax(op->compute, op->memory) + (1 - m->overlap) * fmin(op->compute, op->memory) +
+                 c->streams * m->latency + c->foreign * m->foreign;
     op->seconds = op->kernel + m->dispatch + (op->barrier ? m->barrier : 0);
 }
 
@@ -69,7 +70,7 @@ static const uint32_t groups[] = {
 enum { GROUPS = sizeof groups / sizeof *groups };
 
 /* A prediction that is better by less than this is no reason to leave a fuse out. */
-#define MARGIN 0.002
+#define MARGIN 0.01
 
 typedef struct choosing {
     const fb_program *plain;

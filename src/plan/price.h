@@ -7,7 +7,8 @@
 
 typedef struct fb_price_op {
     fb_cost cost;  /* of one call */
-    double kernel; /* seconds of one call: the larger of `compute` and `memory`, and what is handed over */
+    double kernel; /* seconds of one call: `compute` and `memory`, as far as they do not overlap, the
+                    * first bytes of streams, and what is handed over */
     double compute, memory;
     bool barrier;   /* all lanes meet after it */
     double seconds; /* kernel, dispatch and barrier */

@@ -95,13 +95,23 @@ static int64_t columns(const fb_program *p, int32_t storage, bool context) {
     return v->heads * v->width;
 }
 
+/* Whether the op reads its input number k in another place, too, where it must stay whole. */
+static bool read_besides(const fb_program *p, const fb_op *op, int k) {
+    for (int j = 0; j < FB_MAX_IN; j++)
+        if (op->in[j] != FB_NONE && storage_of(p, op->in[j]) == storage_of(p, op->in[k]) &&
+            !may_overwrite(op, j))
+            return true;
+    return false;
+}
+
 /* An input of the op that writes `v` whose buffer `v` may take over: elementwise, same size, dies there. */
 static int32_t inherit(const fb_program *p, const steps *s, const life *l, const fb_layout *layout,
                        int32_t v) {
     const fb_op *op = s->op[l->begin[v]];
     if (op->out[0] != v) return FB_NONE; /* only one output can have the place */
     for (int k = 0; k < FB_MAX_IN; k++) {
-        if (op->in[k] == FB_NONE || p->values[op->in[k]].storage != op->in[k] || !may_overwrite(op, k))
+        if (op->in[k] == FB_NONE || p->values[op->in[k]].storage != op->in[k] || !may_overwrite(op, k) ||
+            read_besides(p, op, k))
             continue;
         int32_t in = op->in[k];
         bool same =

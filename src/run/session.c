@@ -9,6 +9,8 @@
 /* Rows of a prefill step. More reuse each weight that is read, until the activations no longer fit the
  * second-level cache; on storyteller and on a 160M shape prefill is flat from 64 on. */
 #define DEFAULT_CHUNK 128
+/* No product of sizes overflows below this. */
+#define MAX_CHUNK 65536
 
 struct fb_session {
     const fb_model *model;
@@ -38,7 +40,8 @@ static fb_status check_options(const fb_model *m, fb_session_options *o, fb_erro
         return fb_fail(err, FB_ERROR_USAGE, "capacity: %lld tokens (the model's context is %lld)",
                        (long long)o->capacity, (long long)p->context);
     if (!o->capacity) o->capacity = p->context;
-    if (o->chunk < 0) return fb_fail(err, FB_ERROR_USAGE, "chunk: %lld (0 or more)", (long long)o->chunk);
+    if (o->chunk < 0 || o->chunk > MAX_CHUNK)
+        return fb_fail(err, FB_ERROR_USAGE, "chunk: %lld (0 to %d)", (long long)o->chunk, MAX_CHUNK);
     if (!o->chunk) o->chunk = DEFAULT_CHUNK;
     if (o->chunk > o->capacity) o->chunk = o->capacity;
     return FB_OK;

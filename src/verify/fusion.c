@@ -14,7 +14,7 @@
  * (verify.c measures the same of plain runs: below 2.5), so the two differ by at most twice that. In float32
  * it is the sums that round: of K terms in V partial sums, by about sqrt(K / V) u / 2, which SUM_STEPS covers
  * for K up to 4608 with vectors of eight. The largest differences seen on the goldens are a fifth of this in
- * and a sixth in 16 bits. */
+ * float32 and a third in 16 bits. */
 #define STEPS     4.0
 #define SUM_STEPS 12.0
 

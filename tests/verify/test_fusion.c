@@ -111,7 +111,9 @@ static void every_model(void **state) {
         for (int act = FB_F32; act <= FB_BF16; act++)
             for (int exact = 0; exact <= 1; exact++) {
                 /* The built-in model's float64 run takes seconds. */
-                if (strcmp(expected[i].model, FBT_STORYTELLER) == 0 && exact != (act == FB_F16)) continue;
+                if (strcmp(expected[i].model, FBT_STORYTELLER) == 0 &&
+                    (act == FB_BF16 || exact != (act == FB_F16)))
+                    continue;
                 fb_session_options o = {.threads = 2, .act = (fb_dtype)act, .exact = exact, .fuse = "auto"};
                 prove(&expected[i], &o);
             }
@@ -259,9 +261,10 @@ static void threads_and_chunks(void **state) {
         fb_model *model = open_model(expected[m].model);
         for (int act = FB_F32; act <= FB_BF16; act++)
             for (int exact = 0; exact <= 1; exact++) {
+                if (expected[m].layers > 3 && exact) continue; /* enough of the larger one */
                 fb_session_options whole = {
                     .threads = 1, .act = (fb_dtype)act, .exact = exact, .fuse = "all", .chunk = PROMPT};
-                for (int threads = 2; threads <= 5; threads++) {
+                for (int threads = 2; threads <= 3; threads++) {
                     fb_session_options other = whole;
                     other.threads = threads;
                     same_bits(model, expected[m].model, &whole, &other);
@@ -283,7 +286,7 @@ static void again_and_again(void **state) {
     (void)state;
     fb_model *model = open_model(G "neox-parallel");
     for (int threads = 2; threads <= 3; threads++)
-        for (int i = 0; i < 40; i++)
+        for (int i = 0; i < 20; i++)
             same_bits(model, "neox-parallel", &(fb_session_options){.threads = 1, .fuse = "none"},
                       &(fb_session_options){.threads = threads, .fuse = "all", .exact = true});
     fb_model_free(model);
@@ -299,7 +302,7 @@ static void barriers(void **state) {
                 {FBT_STORYTELLER, 8, 3, 4},
                 {G "llama-mha", 3, 5, 4},
                 {G "llama-gqa-tied", 3, 5, 4},
-                {G "gpt2", 3, 5, 5}};
+                {G "gpt2", 3, 6, 5}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         fb_model *model = open_model(rows[i].model);
         fb_session_options o = {.threads = 2, .fuse = "all"};

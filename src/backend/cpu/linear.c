@@ -17,9 +17,9 @@
 #define MANY_N 3
 #endif
 #define GRAIN 16
-#ifndef AHEAD
+/* Tiles that one row fetches ahead. Measured on storyteller (weights in the third-level cache): 0 as the
+ * base, 1: 5% faster, 2: 8%, 4: 5%. */
 #define AHEAD 2
-#endif
 
 /* Outputs that are computed before they are finished (bias, activation, …) and stored: few enough that their
  * sums stay in the first-level cache, a multiple of the tiles' widths and of a cache line. */
@@ -35,12 +35,13 @@ FB_INLINE void tile(fb_dtype wt, const void *w, const float *x, int64_t ldx, int
     for (int m = 0; m < ms; m++)
         for (int n = 0; n < ns; n++) acc[m][n] = vf_set1(0);
     int64_t i = 0;
-    /* One row streams the weights once: the tile after next is fetched meanwhile, a line at a time in the order of memory,
-     * which the eight interleaved rows hide from the hardware's prefetcher. */
+    /* One row streams the weights once: the tile after next is fetched meanwhile, a line at a time in the
+     * order of memory, which the eight interleaved rows hide from the hardware's prefetcher. */
     const uint8_t *ahead = vf_address(wt, w, AHEAD * ns * k);
     for (; i + VW <= k; i += VW) {
         if (ms == 1)
-            for (int b = 0; b < ns * VW * (wt == FB_F32 ? 4 : 2); b += 64) __builtin_prefetch(ahead + b, 0, 2);
+            for (int b = 0; b < ns * VW * (wt == FB_F32 ? 4 : 2); b += 64)
+                __builtin_prefetch(ahead + b, 0, 2);
         ahead += ns * VW * (wt == FB_F32 ? 4 : 2);
         vf wv[ONE_N];
         for (int n = 0; n < ns; n++) wv[n] = vf_get(wt, w, n * k + i);

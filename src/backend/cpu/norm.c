@@ -42,7 +42,8 @@ FB_INLINE void sum_row(fb_dtype t, const void *a, const void *b, const void *c, 
 }
 
 void FB_KERNEL(add_norm)(const fb_call *call, const fb_lane *lane) {
-    int64_t n = call->weights[0].cols, begin, end;
+    /* Of the sum: the weights are absent after the last layer, if the final norm is another one. */
+    int64_t n = call->out[0].heads * call->out[0].width, begin, end;
     fb_lane_share(lane, call->rows, 1, &begin, &end);
     for (int64_t row = begin; row < end; row++) {
         const void *a = fb_view_at(&call->in[0], row, 0), *b = fb_view_at(&call->in[1], row, 0);

@@ -36,8 +36,8 @@ FB_INLINE void normalise(fb_op_kind norm, fb_dtype t, fb_dtype to, const void *x
                          const fb_weight *w, const fb_weight *b, void *y) {
     int64_t n = w->cols;
     for (int64_t i = 0; i < n; i += VW) {
-        vf d = (vf_get_n(t, x, i, n, 0) - stats.mean) * stats.scale,
-           weight = vf_get_any(w->dtype, w->data, i, n, 0);
+        vf d = (vf_get_n(t, x, i, n, 0) - stats.mean) * stats.scale;
+        vf weight = vf_get_any(w->dtype, w->data, i, n, 0);
         vf v =
             norm == FB_OP_LAYERNORM ? vf_fma(d, weight, vf_get_any(b->dtype, b->data, i, n, 0)) : d * weight;
         vf_put_n(to, y, i, n, vf_rounded(t, v));

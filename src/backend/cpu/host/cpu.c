@@ -28,7 +28,7 @@ struct fb_engine {
     bool stopped;
     bool by_head;                             /* attention's ops share whole KV heads among the lanes */
     bool no_barrier[FB_SECTIONS][FB_MAX_OPS]; /* after this op */
-    double op_began; /* profile: when the op before ended */
+    double op_began;                          /* profile: when the op before ended */
     fb_trace trace;
 };
 
@@ -263,9 +263,13 @@ static void run_section(fb_engine *e, fb_section section, int64_t layer, const f
 static void widen(const fb_engine *e, int32_t value, int64_t rows, float *out) {
     fb_view view = view_of(e, value);
     int64_t cols = view.heads * view.width, first = e->in_epilogue[value] ? 0 : e->step->rows - rows;
-    for (int64_t row = 0; row < rows; row++)
-        for (int64_t i = 0; i < cols; i++)
-            out[row * cols + i] = (float)fb_dtype_get(view.dtype, fb_view_at(&view, first + row, 0), i);
+    for (int64_t row = 0; row < rows; row++) {
+        const void *x = fb_view_at(&view, first + row, 0);
+        if (view.dtype == FB_F32)
+            memcpy(out + row * cols, x, (size_t)cols * sizeof *out);
+        else
+            for (int64_t i = 0; i < cols; i++) out[row * cols + i] = (float)fb_dtype_get(view.dtype, x, i);
+    }
 }
 
 /* The best of the lanes' best columns; the first among equals, as lanes are in the order of their columns. */

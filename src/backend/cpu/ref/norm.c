@@ -31,7 +31,7 @@ void fb_cpu_rmsnorm_ref(const fb_call *call, const fb_lane *lane) {
 void fb_cpu_add_norm_ref(const fb_call *call, const fb_lane *lane) {
     if (lane->index) return;
     REF_FOR(row, call->rows)
-    REF_FOR(i, call->weights[0].cols) {
+    REF_FOR(i, call->out[0].heads * call->out[0].width) {
         double sum = ref_get(&call->in[0], row, 0, i) + ref_get(&call->in[1], row, 0, i);
         if (call->attr.terms == 3) sum += ref_get(&call->in[2], row, 0, i);
         ref_set(&call->out[0], row, 0, i, sum);
