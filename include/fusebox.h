@@ -147,8 +147,10 @@ typedef struct fb_session_options {
     int64_t chunk;    /* tokens of a prefill that are computed at once; 0: a good value */
     bool all_logits;  /* keep the logits of every token of the last prefill, not only of the last one */
     const char
-        *fuse;  /* which fuses: "none", "all", "auto" (NULL), or a list: "all,-qkv_up", "add_norm,bias_act" */
-    bool exact; /* only variants that are bit-identical to the plain ops */
+        *fuse; /* which fuses: "none", "all", "auto" (NULL), or a list: "all,-qkv_up", "add_norm,bias_act" */
+    const char
+        *machine;    /* folder of the planner's measurements, by which "auto" chooses; NULL: by assumptions */
+    bool exact;      /* only variants that are bit-identical to the plain ops */
     bool greedy;     /* only the best token of a step is wanted (fb_session_best), not the logits */
     bool profile;    /* take the time of every op */
     const char *isa; /* "avx512", "avx2", "portable", "ref" (slow, double precision); NULL: the best here */

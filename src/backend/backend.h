@@ -41,8 +41,9 @@ typedef struct fb_trace {
     int64_t fuses[32];        /* calls of ops that carry a fuse, by its bit in fb_op.fuses */
     int64_t barriers;         /* where all threads waited for each other */
     int64_t steps;
-    /* With fb_backend_options.profile: the time of each op of the program, all layers added up, from the end of the op before
-     * it to the end of its barrier (so that the ops of a step add up to `walk`), and of whole steps. */
+    /* With fb_backend_options.profile: the time of each op of the program, all layers added up, from the end
+     * of the op before it to the end of its barrier (so that the ops of a step add up to `walk`), and of
+     * whole steps. */
     double seconds[FB_SECTIONS][FB_MAX_OPS];
     double walk; /* from the first op to the last */
     double step; /* from the call to its return */

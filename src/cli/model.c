@@ -33,6 +33,7 @@ void cli_model_session(const cli_model_options *options, fb_session_options *ses
     session->isa = options->isa;
     session->fuse = options->fuse;
     session->exact = options->exact;
+    session->machine = cli_cache_folder();
 }
 
 int cli_model_open(const char *name, char **path, fb_model **model) {

@@ -26,6 +26,10 @@ int cli_model_open(const char *name, char **path, fb_model **model);
  * exit status. */
 char *cli_builtin_find(int *status);
 
+/* Where the planner's measurements lie: $XDG_CACHE_HOME/fusebox or ~/.cache/fusebox; NULL where there is
+ * neither. */
+const char *cli_cache_folder(void);
+
 /* The lines of --help about MODEL. */
 #define CLI_MODEL_NOTES                                                                                      \
     "MODEL is a Hugging Face directory: config.json, model.safetensors (or its index) and tokenizer.json.\n" \

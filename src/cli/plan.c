@@ -131,6 +131,5 @@ int cli_plan(const cli_command *command, int argc, char **argv) {
     status = cli_planner_make(&args, &model_options, &planner, fb_plan_report_make, &report);
     if (status == CLI_OK) status = show(report, svg, planner.json);
     fb_plan_report_free(report);
-    cli_planner_free(&planner);
     return status;
 }

@@ -3,26 +3,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "cli/output.h"
 
 #define MAX_TOKENS 1e9
-
-/* The folder above ours is made if it is missing; ours the library makes. */
-static char *cache_folder(void) {
-    const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    char *folder = NULL;
-    if (base && *base == '/') {
-        mkdir(base, 0777);
-        if (asprintf(&folder, "%s/fusebox", base) < 0) return NULL;
-        return folder;
-    }
-    if (!home || *home != '/' || asprintf(&folder, "%s/.cache", home) < 0) return NULL;
-    mkdir(folder, 0777);
-    free(folder);
-    return asprintf(&folder, "%s/.cache/fusebox", home) < 0 ? NULL : folder;
-}
 
 void cli_planner_rows(cli_planner *planner, cli_option rows[CLI_PLANNER_ROWS]) {
     *planner = (cli_planner){.request = {.prompt = 64, .gen = 64}};
@@ -31,11 +15,6 @@ void cli_planner_rows(cli_planner *planner, cli_option rows[CLI_PLANNER_ROWS]) {
                      .range = {1, MAX_TOKENS}};
     rows[1] = (cli_option){CLI_ROW(0, "gen", CLI_INT, &planner->request.gen, "N", "decode steps after it"),
                            .range = {1, MAX_TOKENS}};
-}
-
-void cli_planner_free(cli_planner *planner) {
-    free(planner->cache);
-    planner->cache = NULL;
 }
 
 /* Models with a short context are asked for what fits, unless the numbers were given. */
@@ -56,8 +35,7 @@ int cli_planner_make(const cli_args *args, const cli_model_options *options, cli
     if (status != CLI_OK) return status;
     fb_session_options session;
     cli_model_session(options, &session);
-    planner->cache = cache_folder();
-    planner->request.cache = planner->cache;
+    planner->request.cache = cli_cache_folder();
     fit_defaults(model, &planner->request);
     if (make(model, &session, &planner->request, report, &err) != FB_OK) status = cli_fail_error(&err);
     fb_model_free(model);

@@ -7,13 +7,11 @@
 
 typedef struct cli_planner {
     fb_plan_request request;
-    char *cache; /* $XDG_CACHE_HOME/fusebox or ~/.cache/fusebox; NULL where there is neither */
     bool json;
 } cli_planner;
 
 enum { CLI_PLANNER_ROWS = 2 };
 void cli_planner_rows(cli_planner *planner, cli_option rows[CLI_PLANNER_ROWS]);
-void cli_planner_free(cli_planner *planner);
 
 typedef fb_status (*cli_report_fn)(const fb_model *, const fb_session_options *, const fb_plan_request *,
                                    fb_plan_report **, fb_error *);

@@ -87,6 +87,5 @@ int cli_profile(const cli_command *command, int argc, char **argv) {
     status = cli_planner_make(&args, &model_options, &planner, fb_profile_make, &report);
     if (status == CLI_OK) (planner.json ? print_json : print_table)(report, &planner.request);
     fb_plan_report_free(report);
-    cli_planner_free(&planner);
     return status;
 }

@@ -139,4 +139,3 @@ fb_status fb_model_bind(fb_model *m, const char *path, fb_error *err) {
     free((void *)used);
     return status;
 }
-

@@ -115,7 +115,6 @@ fb_status fb_plan_choose(const fb_program *plain, const fb_weight *weights, cons
     c->weights = weights;
     c->machine = machine;
     c->shape = shape;
-    options->fuses = FB_FUSE_ALL;
     fb_status status = choose(c, options, err);
     free(c);
     return status;

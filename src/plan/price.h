@@ -27,8 +27,8 @@ typedef struct fb_price {
 void fb_price_program(const fb_bound *bound, const fb_machine *machine, const fb_shape *shape,
                       fb_price *price);
 
-/* Sets `fuses` to the ones whose plan has the lowest predicted total. One that makes no difference is kept.
- * Costs well under a millisecond. */
+/* Leaves of `options->fuses` the ones whose plan has the lowest predicted total. One that makes no difference
+ * is kept. Costs well under a millisecond. */
 fb_status fb_plan_choose(const fb_program *plain, const fb_weight *weights, const fb_machine *machine,
                          const fb_shape *shape, fb_plan_options *options, fb_error *err);
 

@@ -13,13 +13,11 @@
 #define FB_OPS(X)                                                                                            \
     X(EMBED, embed, 0, 1, 1, ANY, "out[t] = table[ids[t]]")                                                  \
     X(EMBED_POSITION, embed_position, 0, 1, 1, ANY, "out[t] = table[P + t]")                                 \
-    X(ROPE_ANGLES, rope_angles, 0, 1, 0, ANY,                                                              \
-      "cosines, then sines, of (P + t) * frequency[i], in float32")                                          \
+    X(ROPE_ANGLES, rope_angles, 0, 1, 0, ANY, "cosines, then sines, of (P + t) * frequency[i], in float32")  \
     X(LAYERNORM, layernorm, 1, 1, 2, ANY, "(x - mean) / sqrt(variance + eps) * weight + bias")               \
     X(RMSNORM, rmsnorm, 1, 1, 1, ANY, "x / sqrt(mean(x^2) + eps) * weight")                                  \
     X(LINEAR, linear, 1, 1, 2, ANY, "x * weight^T + bias")                                                   \
-    X(ROPE, rope, 2, 1, 0, ANY,                                                                            \
-      "pairs (i, i + n/2) of each head's first n elements, rotated by the angles")                           \
+    X(ROPE, rope, 2, 1, 0, ANY, "pairs (i, i + n/2) of each head's first n elements, rotated by the angles") \
     X(KV_APPEND, kv_append, 2, 0, 0, ANY, "k and v become rows P + t of the layer's cache")                  \
     X(ATTN_SCORES, attn_scores, 1, 1, 0, ANY, "q . cached k * scale, for positions 0 to P + t")              \
     X(SOFTMAX, softmax, 1, 1, 0, ELEMENT, "exp(x - max) / sum, over positions 0 to P + t")                   \
@@ -32,7 +30,7 @@
     X(ADD3, add3, 3, 1, 0, ELEMENT, "(a + b) + c")                                                           \
     X(ADD_NORM, add_norm, 3, 3, 4, ELEMENT, "x = a + b or (a + b) + c, and one or two norms of it")          \
     X(SWIGLU, swiglu, 2, 1, 0, ELEMENT, "silu(a) * b")                                                       \
-    X(LINEAR_GROUP, linear_group, 4, 3, 12, ELEMENT,                                                            \
+    X(LINEAR_GROUP, linear_group, 4, 3, 12, ELEMENT,                                                         \
       "up to three linears with norm, activation, product or residual")                                      \
     X(ROPE_KV, rope_kv, 4, 1, 0, HEAD, "q and k rotated; k and v become rows P + t of the layer's cache")    \
     X(ATTN_ROWS, attn_rows, 1, 1, 0, HEAD, "scores, softmax and values of a row, in the plain ops' order")   \

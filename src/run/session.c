@@ -5,6 +5,7 @@
 #include "base/pool.h"
 #include "fuse/fuse.h"
 #include "model/model.h"
+#include "plan/price.h"
 
 /* Rows of a prefill step. More reuse each weight that is read, until the activations no longer fit the
  * second-level cache; on storyteller and on a 160M shape prefill is flat from 64 on. */
@@ -58,11 +59,24 @@ static fb_status reserve_logits(fb_session *s, int64_t rows, fb_error *err) {
     return FB_OK;
 }
 
+/* The planner's choice, for decoding in the middle of the cache. */
+static fb_status choose(const fb_session *s, fb_plan_options *options, fb_error *err) {
+    const fb_session_options *o = &s->options;
+    fb_machine machine;
+    int32_t lanes = o->threads ? o->threads : fb_pool_cores();
+    if (!o->machine || !fb_machine_load(o->machine, lanes, o->isa, o->act, &machine))
+        fb_machine_assume(&machine, lanes, o->act);
+    fb_shape shape = {
+        .rows = 1, .position = o->capacity / 2, .epilogue_rows = 1, .lanes = lanes, .act = o->act};
+    return fb_plan_choose(&s->model->spec->program, s->model->weights, &machine, &shape, options, err);
+}
+
 static fb_status make_plan(fb_session *s, fb_error *err) {
     const fb_session_options *o = &s->options;
     fb_plan_options options = {.exact = o->exact, .greedy = o->greedy && !o->all_logits && !o->on_hidden};
     bool automatic;
     FB_TRY(fb_fuse_parse(o->fuse ? o->fuse : "auto", &options.fuses, &automatic, err));
+    if (automatic) FB_TRY(choose(s, &options, err));
     return fb_plan_make(&s->model->spec->program, &options, &s->plan, err);
 }
 

@@ -5,33 +5,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "fuse/tolerance.h"
 #include "model/model.h"
 #include "verify/tape.h"
 
-/* What a fuse that is not bit-identical may differ by. Both sides round each stored result by up to half a
- * unit in the last place u of the activation dtype, and errors since the embedding add up like a random walk:
- * each side stays within STEPS u sqrt(1 + layer) of the truth, relative to the state's largest element
- * (verify.c measures the same of plain runs: below 2.5), so the two differ by at most twice that. In float32
- * it is the sums that round: of K terms in V partial sums, by about sqrt(K / V) u / 2, which SUM_STEPS covers
- * for K up to 4608 with vectors of eight. The largest differences seen on the goldens are a fifth of this in
- * float32 and a third in 16 bits. */
-#define STEPS     4.0
-#define SUM_STEPS 12.0
-
-/* And it may be no worse an answer: at most twice as far from float64 as the plain ops, where float32 logits,
- * as they are compared, have an error of their own. */
+/* Besides its tolerance, a fuse that is not bit-identical may be no worse an answer: at most twice as far
+ * from float64 as the plain ops, where float32 logits, as they are compared, have an error of their own. */
 #define TRUTH_RATIO 2.0
 #define TRUTH_FLOOR 1e-6
 
 /* Multiply-adds that the float64 run may take, about five nanoseconds each. */
 #define TRUTH_WORK 400e6
-
-static double unit(fb_dtype act) { return act == FB_F16 ? 0x1p-11 : act == FB_BF16 ? 0x1p-8 : 0x1p-24; }
-
-static double tolerance(fb_dtype act, int64_t layer) {
-    double steps = act == FB_F16 || act == FB_BF16 ? STEPS : SUM_STEPS;
-    return 2 * steps * unit(act) * sqrt(1.0 + (double)layer);
-}
 
 typedef struct proof {
     const fb_model *model;
@@ -108,7 +92,7 @@ static void compare_states(const proof *p, const fb_tape *tape, fb_fusion_row *r
         bool logits = s == states;
         const float *have = logits ? tape->logits : tape->hidden + s * each;
         const float *want = logits ? p->plain.logits : p->plain.hidden + s * each;
-        double limit = row->bit ? 0 : tolerance(p->options->act, s);
+        double limit = row->bit ? 0 : fb_fuse_tolerance(p->options->act, s);
         fb_verify_row *at = &row->layers[s];
         at->layer = s;
         bool same = compare(have, want, logits ? tape->tokens * tape->vocab : each, limit, at);

@@ -53,7 +53,7 @@ static void totals_add_up(void **state) {
 }
 
 static uint32_t chosen(const fb_model *model, const fb_machine *m) {
-    fb_plan_options options = {.greedy = true};
+    fb_plan_options options = {.fuses = FB_FUSE_ALL, .greedy = true};
     fb_shape shape = {1, 60, 1, m->lanes, FB_F32};
     fb_error err;
     assert_ok(fb_plan_choose(&model->spec->program, model->weights, m, &shape, &options, &err), &err);
@@ -101,7 +101,7 @@ static void choosing_is_cheap(void **state) {
     double best = INFINITY;
     for (int i = 0; i < 20; i++) {
         double began = fb_now();
-        fb_plan_options options = {.greedy = true};
+        fb_plan_options options = {.fuses = FB_FUSE_ALL, .greedy = true};
         fb_shape shape = {1, 60, 1, 2, FB_F32};
         assert_int_equal(fb_plan_choose(&model->spec->program, model->weights, &m, &shape, &options, NULL),
                          FB_OK);

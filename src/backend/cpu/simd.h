@@ -143,6 +143,10 @@ FB_INLINE void vf_put(fb_dtype t, void *p, int64_t i, vf v) {
 /* Elements i … of an array that ends at n: the lanes beyond it are `fill`, and are not written. */
 FB_INLINE vf vf_get_n(fb_dtype t, const void *p, int64_t i, int64_t n, float fill) {
     if (i + VW <= n) return vf_get(t, p, i);
+#if defined FB_ISA_avx512
+    if (t == FB_F32)
+        return _mm512_mask_loadu_ps(vf_set1(fill), (__mmask16)((1u << (n - i)) - 1), (const float *)p + i);
+#endif
     uint8_t raw[VW * 4] = {0};
     memcpy(raw, vf_address(t, p, i), (size_t)(n - i) * (t == FB_F32 ? 4 : 2));
     vf v = vf_get(t, raw, 0);
@@ -155,6 +159,12 @@ FB_INLINE void vf_put_n(fb_dtype t, void *p, int64_t i, int64_t n, vf v) {
         vf_put(t, p, i, v);
         return;
     }
+#if defined FB_ISA_avx512
+    if (t == FB_F32) {
+        _mm512_mask_storeu_ps((float *)p + i, (__mmask16)((1u << (n - i)) - 1), v);
+        return;
+    }
+#endif
     uint8_t raw[VW * 4];
     vf_put(t, raw, 0, v);
     memcpy((void *)(uintptr_t)vf_address(t, p, i), raw, (size_t)(n - i) * (t == FB_F32 ? 4 : 2));
