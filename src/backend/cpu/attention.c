@@ -3,26 +3,11 @@
 #include "backend/cpu/kernel.h"
 #include "backend/cpu/simd.h"
 
-/* Attention works on a cache that is mostly close by, while the weights of the projection after it come from
- * far: it fetches them as it goes. Lines for each key: at about 10 ns a key, 4 lines are what one core's
- * memory path delivers. */
-#define FETCH_LINES 4
-
-typedef struct fetch {
-    const uint8_t *at, *end;
-} fetch;
-
-FB_INLINE void fetch_for(fetch *f, int64_t keys) {
-    for (int64_t line = 0; line < keys * FETCH_LINES && f->at < f->end; line++, f->at += 64)
-        __builtin_prefetch(f->at, 0, 2);
-}
-
 /* Scores of q against `count` keys. Four keys at a time, so that their sums do not wait for each other. */
 FB_INLINE void scores_of_f32(fb_dtype t, const void *q, const void *keys, float *out, int64_t count,
-                             int64_t width, float scale, fetch *f) {
+                             int64_t width, float scale) {
     for (int64_t j = 0; j < count; j += 4) {
         int ns = count - j < 4 ? (int)(count - j) : 4;
-        if (f) fetch_for(f, ns);
         vf sum[4] = {{0}};
         int64_t i = 0;
         if (ns == 4)
@@ -41,11 +26,11 @@ FB_INLINE void scores_of_f32(fb_dtype t, const void *q, const void *keys, float 
 
 /* The same, stored as `t`. */
 FB_INLINE void scores_of(fb_dtype t, const void *q, const void *keys, void *out, int64_t count, int64_t width,
-                         float scale, fetch *f) {
+                         float scale) {
     for (int64_t first = 0; first < count; first += 64) {
         int64_t ns = count - first < 64 ? count - first : 64;
         float s[64];
-        scores_of_f32(t, q, vf_address(t, keys, first * width), s, ns, width, scale, f);
+        scores_of_f32(t, q, vf_address(t, keys, first * width), s, ns, width, scale);
         void *at = (void *)(uintptr_t)vf_address(t, out, first);
         for (int64_t j = 0; j < ns; j += VW) vf_put_n(t, at, j, ns, vf_get_n(FB_F32, s, j, ns, 0));
     }
@@ -60,7 +45,7 @@ void FB_KERNEL(attn_scores)(const fb_call *call, const fb_lane *lane) {
         const void *keys = fb_kv_at(&call->kv, call->kv.k, head / group, 0);
         FB_FOR_DTYPE(q->dtype, T,
                      scores_of(T, fb_view_at(q, row, head), keys, fb_view_at(out, row, head),
-                               call->position + row + 1, q->width, call->attr.scale, NULL));
+                               call->position + row + 1, q->width, call->attr.scale));
     }
 }
 
@@ -133,27 +118,26 @@ void FB_KERNEL(attn_values)(const fb_call *call, const fb_lane *lane) {
  * ------------------------------------------------------------------------------------------------------------
  */
 
-typedef void (*attend_fn)(const fb_call *call, const fb_lane *lane, int64_t row, int64_t head, fetch *f);
+typedef void (*attend_fn)(const fb_call *call, const fb_lane *lane, int64_t row, int64_t head);
 
 /* Lanes share the KV heads where there are enough of them (and rope_kv before needs no barrier then), else
  * the items. */
 static void attend(const fb_call *call, const fb_lane *lane, attend_fn one) {
     const fb_view *q = &call->in[0];
     int64_t group = q->heads / call->kv.heads, begin, end;
-    fetch f = {call->next, call->next_end};
     if (call->by_head) {
         fb_lane_share(lane, call->kv.heads, 1, &begin, &end);
         for (int64_t head = begin * group; head < end * group; head++)
-            for (int64_t row = 0; row < call->rows; row++) one(call, lane, row, head, &f);
+            for (int64_t row = 0; row < call->rows; row++) one(call, lane, row, head);
     } else {
         fb_lane_share(lane, call->rows * q->heads, 1, &begin, &end);
-        for (int64_t item = begin; item < end; item++) one(call, lane, item / q->heads, item % q->heads, &f);
+        for (int64_t item = begin; item < end; item++) one(call, lane, item / q->heads, item % q->heads);
     }
 }
 
 /* The three plain kernels on one row, with the scores in the lane's scratch instead of a buffer of all rows
  * and heads. */
-static void attend_row(const fb_call *call, const fb_lane *lane, int64_t row, int64_t head, fetch *f) {
+static void attend_row(const fb_call *call, const fb_lane *lane, int64_t row, int64_t head) {
     const fb_view *q = &call->in[0], *out = &call->out[0];
     const fb_kv *kv = &call->kv;
     int64_t group = q->heads / kv->heads, count = call->position + row + 1;
@@ -161,7 +145,7 @@ static void attend_row(const fb_call *call, const fb_lane *lane, int64_t row, in
     float *exps = lane->scratch;
     void *probs = lane->scratch + (count + VW + 15) / 16 * 16;
     FB_FOR_DTYPE(q->dtype, T,
-                 scores_of(T, fb_view_at(q, row, head), keys, probs, count, q->width, call->attr.scale, f);
+                 scores_of(T, fb_view_at(q, row, head), keys, probs, count, q->width, call->attr.scale);
                  softmax_of(T, probs, probs, count, exps);
                  values_of(T, probs, values, fb_view_at(out, row, head), count, out->width));
 }
@@ -175,13 +159,13 @@ void FB_KERNEL(attn_rows)(const fb_call *call, const fb_lane *lane) { attend(cal
  * when a larger one comes, what was summed is scaled down. Nothing is rounded to the activation dtype but the
  * result. */
 FB_INLINE void flash_of(fb_dtype t, const void *q, const void *keys, const void *values, void *out,
-                        int64_t count, int64_t width, float scale, float *sum, fetch *f) {
+                        int64_t count, int64_t width, float scale, float *sum) {
     float most = -INFINITY, total = 0;
     for (int64_t i = 0; i < width; i += VW) vf_put(FB_F32, sum, i, vf_set1(0));
     for (int64_t first = 0; first < count; first += FLASH_BLOCK) {
         int64_t ns = count - first < FLASH_BLOCK ? count - first : FLASH_BLOCK;
         float s[FLASH_BLOCK];
-        scores_of_f32(t, q, vf_address(t, keys, first * width), s, ns, width, scale, f);
+        scores_of_f32(t, q, vf_address(t, keys, first * width), s, ns, width, scale);
         vf best = vf_set1(most);
         for (int64_t j = 0; j < ns; j += VW) best = vf_max(best, vf_get_n(FB_F32, s, j, ns, -INFINITY));
         float now = vf_max_of(best);
@@ -213,14 +197,14 @@ FB_INLINE void flash_of(fb_dtype t, const void *q, const void *keys, const void 
     for (int64_t i = 0; i < width; i += VW) vf_put_n(t, out, i, width, vf_load_f32(sum + i) * norm);
 }
 
-static void attend_flash(const fb_call *call, const fb_lane *lane, int64_t row, int64_t head, fetch *f) {
+static void attend_flash(const fb_call *call, const fb_lane *lane, int64_t row, int64_t head) {
     const fb_view *q = &call->in[0], *out = &call->out[0];
     const fb_kv *kv = &call->kv;
     int64_t group = q->heads / kv->heads;
     const void *keys = fb_kv_at(kv, kv->k, head / group, 0), *values = fb_kv_at(kv, kv->v, head / group, 0);
     FB_FOR_DTYPE(q->dtype, T,
                  flash_of(T, fb_view_at(q, row, head), keys, values, fb_view_at(out, row, head),
-                          call->position + row + 1, q->width, call->attr.scale, lane->scratch, f));
+                          call->position + row + 1, q->width, call->attr.scale, lane->scratch));
 }
 
 void FB_KERNEL(attn_flash)(const fb_call *call, const fb_lane *lane) { attend(call, lane, attend_flash); }

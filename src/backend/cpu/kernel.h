@@ -16,9 +16,6 @@ typedef struct fb_call {
     int64_t rows;       /* tokens of the step */
     int64_t position;   /* of the first one */
     bool by_head;       /* lanes share whole KV heads (attention) */
-    /* What this lane will stream next, for a kernel that leaves the memory idle to fetch meanwhile; or NULL.
-     */
-    const uint8_t *next, *next_end;
 } fb_call;
 
 typedef struct fb_lane {

@@ -228,23 +228,6 @@ static void bind_weights(const fb_engine *e, const fb_op *op, int64_t layer, fb_
             call->weights[k].data = NULL;
 }
 
-/* Where the first weight that this lane's part of the next linear op reads begins, for a kernel that can
- * fetch it early. Lanes share the outputs as that op's kernel does. */
-static void find_next(const fb_engine *e, fb_section section, int32_t i, int64_t layer, const fb_lane *lane,
-                      fb_call *call) {
-    const fb_program *p = e->bound.program;
-    for (int32_t k = i + 1; k < p->op_count[section]; k++) {
-        const fb_op *op = &p->ops[section][k];
-        if (op->kind != FB_OP_LINEAR && op->kind != FB_OP_LINEAR_GROUP) continue;
-        const fb_weight *w = &e->bound.weights[op->weights[0] * p->layers + layer];
-        int64_t begin, end;
-        fb_lane_share(lane, w->rows, 1, &begin, &end);
-        call->next = fb_at(w->data, w->dtype, begin * w->cols);
-        call->next_end = fb_at(w->data, w->dtype, end * w->cols);
-        return;
-    }
-}
-
 static void count_call(fb_engine *e, const fb_op *op, bool barrier) {
     e->trace.ops[op->kind]++;
     e->trace.barriers += barrier;
@@ -262,7 +245,6 @@ static void run_section(fb_engine *e, fb_section section, int64_t layer, const f
         call.rows = e->step->rows;
         call.position = e->step->position;
         call.by_head = e->by_head;
-        if (fb_op_table[op->kind].parts == FB_PARTS_HEAD) find_next(e, section, i, layer, lane, &call);
         if (section == FB_EPILOGUE) narrow_to_epilogue(e, op, &call);
         e->isa->kernels[op->kind](&call, lane);
         bool barrier = !e->no_barrier[section][i];

@@ -7,7 +7,7 @@
 
 #include "backend/cpu/kernel.h"
 
-#define X(KIND, name, in, out, w, parts, text)                                                         \
+#define X(KIND, name, in, out, w, parts, text)                                                               \
     void fb_cpu_##name##_ref(const fb_call *call, const fb_lane *lane);
 FB_OPS(X)
 #undef X
