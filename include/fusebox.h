@@ -55,6 +55,9 @@ typedef struct fb_error {
     char message[512];
 } fb_error;
 
+/* The commit that the library was built from, as git describe names it, or "unknown". */
+FB_API const char *fb_commit(void);
+
 /* "ok", "usage", "file", … for logs. */
 FB_API const char *fb_status_name(fb_status status);
 
@@ -143,7 +146,14 @@ typedef struct fb_session_options {
     int64_t capacity; /* tokens that the KV cache has room for; 0: the model's context */
     int64_t chunk;    /* tokens of a prefill that are computed at once; 0: a good value */
     bool all_logits;  /* keep the logits of every token of the last prefill, not only of the last one */
-    const char *isa;  /* "avx512", "avx2", "portable", "ref" (slow, double precision); NULL: the best here */
+    const char
+        *fuse; /* which fuses: "none", "all", "auto" (NULL), or a list: "all,-qkv_up", "add_norm,bias_act" */
+    const char
+        *machine;    /* folder of the planner's measurements, by which "auto" chooses; NULL: by assumptions */
+    bool exact;      /* only variants that are bit-identical to the plain ops */
+    bool greedy;     /* only the best token of a step is wanted (fb_session_best), not the logits */
+    bool profile;    /* take the time of every op */
+    const char *isa; /* "avx512", "avx2", "portable", "ref" (slow, double precision); NULL: the best here */
     fb_hidden_fn on_hidden;
     fb_progress_fn on_progress;
     void *user;
@@ -163,6 +173,9 @@ FB_API fb_status fb_session_decode(fb_session *session, int32_t id, fb_error *er
 FB_API fb_status fb_session_logits(fb_session *session, const float **logits, int64_t *rows, int64_t *vocab,
                                    fb_error *err);
 
+/* The token with the highest logit of the last prefill or decode, the lowest among equals. */
+FB_API fb_status fb_session_best(fb_session *session, int32_t *id, fb_error *err);
+
 FB_API int64_t fb_session_position(const fb_session *session); /* tokens so far */
 FB_API int32_t fb_session_threads(const fb_session *session);
 FB_API const char *fb_session_isa(const fb_session *session);
@@ -171,6 +184,17 @@ FB_API void fb_session_reset(fb_session *session); /* back to no tokens */
 /* How often each op ran since the session was created, by index 0, 1, … until false. An op counts once a
  * call, whatever the number of tokens in it. */
 FB_API bool fb_session_op_calls(const fb_session *session, int index, const char **name, int64_t *calls);
+
+/* The same for each fuse, and how many calls a step must make: layers times calls a layer; 0 where it is not
+ * in the plan. */
+FB_API bool fb_session_fuse_calls(const fb_session *session, int index, const char **name, int64_t *calls,
+                                  int64_t *calls_a_step);
+
+/* Times that all threads waited for each other. */
+FB_API int64_t fb_session_barriers(const fb_session *session);
+
+/* The program after its fuses, as fb_model_program_text prints the plain one. */
+FB_API fb_status fb_session_plan_text(const fb_session *session, char **text, fb_error *err);
 
 /* ---- sampling --------------------------------------------------------------------------------------------
  */
@@ -197,6 +221,187 @@ FB_API void fb_sampler_accept(fb_sampler *sampler, int32_t id);
 /* Chooses a token from logits [vocab] and accepts it. Fails if a logit is NaN or +inf, or none is finite. */
 FB_API fb_status fb_sampler_next(fb_sampler *sampler, const float *logits, int32_t *id, fb_error *err);
 FB_API void fb_sampler_free(fb_sampler *sampler);
+
+/* ---- fuses -----------------------------------------------------------------------------------------------
+ */
+
+/* A fuse, and what it does to a model. Fuses are applied in the order of their indices; one whose ops an
+ * earlier one has taken does not apply. */
+typedef struct fb_fuse_info {
+    const char *name;
+    const char *text;     /* what becomes one */
+    bool bit;             /* bit-identical to the plain ops; else so with `exact` only */
+    const char *bound;    /* what it differs by otherwise; NULL if it never does */
+    const char *backends; /* that have it */
+    const char *why_not;  /* it does not apply to the model, even alone; NULL: it does */
+    int64_t calls_a_step; /* when it is the only one */
+    bool in_all;          /* it applies when all are on … */
+    const char *taken_by; /* … or this fuse has taken its ops; NULL if it applies, and if why_not says more */
+    bool greedy;          /* applies to greedy sessions only */
+} fb_fuse_info;
+
+/* Index 0, 1, … until false. */
+FB_API bool fb_model_fuse(const fb_model *model, int index, fb_fuse_info *info);
+
+/* ---- benchmarks ------------------------------------------------------------------------------------------
+ */
+
+/* Of repeated measurements: the median, the 10th and 90th percentile, and the shortest interval of order
+ * statistics that holds the true median with 95% confidence or more; all values if they are too few, with the
+ * confidence that is then left. */
+typedef struct fb_spread {
+    double median, p10, p90;
+    double low, high, confidence;
+} fb_spread;
+
+typedef struct fb_bench_options {
+    fb_session_options session; /* threads, act, isa and exact count */
+    const char *const *specs;   /* the variants, as fb_session_options.fuse */
+    int32_t spec_count;
+    int64_t prompt, gen;        /* tokens of the prompt, decode steps after it; at least 1 */
+    int64_t reps;               /* repetitions of the whole; at least 1 */
+    fb_progress_fn on_progress; /* after each repetition; return false to stop. May be NULL */
+    void *user;
+} fb_bench_options;
+
+/* prompt 64, gen 64, reps 9, no variants. */
+FB_API void fb_bench_options_default(fb_bench_options *options);
+
+/* Times in seconds. Decoding is greedy, so that a step ends with its token. */
+typedef struct fb_bench_variant {
+    const char *spec;
+    int64_t barriers_a_step;
+    /* The check before anything is timed: the same tokens through this variant and the first one. */
+    bool agrees; /* the same tokens and bits; where a fuse in it promises less, logits within its bound */
+    int64_t tokens_equal; /* of gen + 1 */
+    bool bit_identical;   /* all logits of all steps */
+    double max_abs;       /* largest difference of a logit */
+    /* By repetition. */
+    double *prefill, *ttft, *tpot; /* [reps]; a repetition's tpot is the median of its steps */
+    fb_spread prefill_spread, ttft_spread, tpot_spread;
+    /* The first variant's time over this one's, paired by repetition: above 1 is faster. */
+    fb_spread prefill_ratio, ttft_ratio, tpot_ratio;
+} fb_bench_variant;
+
+typedef struct fb_bench_report {
+    bool agree; /* all of them; if not, nothing was timed */
+    int64_t prompt, gen, reps;
+    int32_t threads;
+    const char *isa;
+    int32_t variant_count;
+    fb_bench_variant *variants;
+} fb_bench_report;
+
+/* Checks the variants against each other, then times them in turns. FB_OK means that this took place;
+ * `report->agree` says whether there are times. The specs must outlive the report. */
+FB_API fb_status fb_bench_run(const fb_model *model, const fb_bench_options *options,
+                              fb_bench_report **report, fb_error *err);
+FB_API void fb_bench_free(fb_bench_report *report);
+
+/* One fuse alone against the plain ops that it replaces, at the model's own shapes. Seconds a step, all
+ * layers added up. */
+typedef struct fb_bench_op {
+    const char *fuse;
+    int64_t rows; /* tokens in a step: 1, or the prompt's */
+    bool agrees;  /* checked before it is timed, as above */
+    bool bit_identical;
+    double max_abs;        /* of the logits; NaN where the fuse leaves none */
+    double *plain, *fused; /* [reps] */
+    fb_spread plain_spread, fused_spread, ratio;
+} fb_bench_op;
+
+typedef struct fb_bench_ops_report {
+    bool agree;
+    int64_t prompt, gen, reps;
+    int32_t threads;
+    const char *isa;
+    int64_t count;
+    fb_bench_op *ops; /* for each fuse that applies: decode, then prefill */
+} fb_bench_ops_report;
+
+/* The same for single fuses: the specs do not count. */
+FB_API fb_status fb_bench_ops(const fb_model *model, const fb_bench_options *options,
+                              fb_bench_ops_report **report, fb_error *err);
+FB_API void fb_bench_ops_free(fb_bench_ops_report *report);
+
+/* ---- profile and plan ------------------------------------------------------------------------------------
+ */
+
+typedef struct fb_profile_op {
+    char name[96];                 /* as in the program's text: the op, or its fuses joined by '+' */
+    int32_t section;               /* 0: prologue, 1: layer, 2: epilogue */
+    int64_t calls;                 /* a step */
+    double seconds;                /* measured, all calls of a step */
+    double predicted;              /* the machine model's */
+    double bytes;                  /* of weights, activations and cache, all calls of a step … */
+    double weight_bytes, kv_bytes; /* … and two parts of it */
+    double flops;
+    bool barrier; /* all threads meet after it */
+} fb_profile_op;
+
+/* Where the time of a step goes: a decode step, or a whole prefill. */
+typedef struct fb_profile {
+    char *text; /* the program */
+    int64_t op_count;
+    fb_profile_op *ops;    /* in program order, a layer's ops once for all layers */
+    int64_t layers, steps; /* steps that were averaged: the faster half */
+    double wall;           /* seconds a step, with a clock around every op … */
+    double between;        /* … and what of it lies outside of ops */
+    double tpot;           /* seconds a step without those clocks, median; 0 if it was not taken */
+    double predicted;      /* seconds a step */
+    int64_t barriers;      /* a layer */
+    double layer_bytes;
+} fb_profile;
+
+typedef struct fb_machine_figures {
+    char cpu[64], isa[16];
+    int32_t threads;
+    int32_t points;
+    double bytes[16], bandwidth[16]; /* bytes a second, by bytes that are read over and over */
+    double barrier, dispatch;        /* seconds */
+    double flops;                    /* a second */
+    double footprint;                /* bytes of weights and cache that a step reads … */
+    double footprint_bandwidth;      /* … and bytes a second there */
+} fb_machine_figures;
+
+typedef struct fb_plan_fuse {
+    const char *name;
+    const char *why_not; /* it does not apply to this model; NULL: it does */
+    bool kept;           /* in the plan */
+    double bytes_saved;  /* a layer (head_argmax: a step), alone against the plain program */
+    int64_t barriers_saved;
+    double saving;  /* predicted seconds a step, alone */
+    double ceiling; /* of the speed-up, if all that it removes were free (Amdahl) */
+    char reason[256];
+} fb_plan_fuse;
+
+typedef struct fb_plan_report {
+    fb_machine_figures machine;
+    int64_t prompt, gen;
+    fb_profile plain, fused;
+    int32_t fuse_count;
+    fb_plan_fuse fuses[32];
+    double layer_bytes; /* of the plain program */
+} fb_plan_report;
+
+typedef struct fb_plan_request {
+    int64_t prompt, gen; /* tokens; at least 1 */
+    bool prefill;        /* profile the prefill, not the decode steps */
+    const char *cache;   /* folder of measured machines; NULL: measure, keep nothing */
+    bool calibrate;      /* measure the machine again */
+} fb_plan_request;
+
+/* Of the session's options, threads, act, fuse, exact and isa count. */
+FB_API fb_status fb_profile_make(const fb_model *model, const fb_session_options *options,
+                                 const fb_plan_request *request, fb_plan_report **report, fb_error *err);
+
+/* The same for the plain program and the plan, decode only, with a price for every fuse. */
+FB_API fb_status fb_plan_report_make(const fb_model *model, const fb_session_options *options,
+                                     const fb_plan_request *request, fb_plan_report **report, fb_error *err);
+FB_API void fb_plan_report_free(fb_plan_report *report);
+
+/* The roofline and the timelines as one self-contained SVG file. */
+FB_API fb_status fb_plan_report_svg(const fb_plan_report *report, const char *path, fb_error *err);
 
 /* ---- verification ----------------------------------------------------------------------------------------
  */
@@ -231,6 +436,42 @@ FB_API fb_status fb_verify_golden(const fb_model *model, const char *golden,
                                   const fb_session_options *options, fb_verify_report **report,
                                   fb_error *err);
 FB_API void fb_verify_free(fb_verify_report *report);
+
+/* One fuse, or several together, against the plain program. */
+typedef struct fb_fusion_row {
+    char name[64];      /* of the fuse; "all", "auto", or the spec */
+    bool bit;           /* its class: bit-identical; else within a tolerance */
+    bool bit_identical; /* what it was: every hidden state and logit, in prefill and in decode */
+    double max_abs;     /* largest difference, where it comes nearest to its bound */
+    double bound;       /* of max_abs there; 0 where bits are promised */
+    double vs_f64_plain, vs_f64_fused; /* norm of the logits' error over their norm, against a float64 run */
+    int64_t calls, calls_expected;     /* of its fused ops, in the greedy run */
+    bool greedy_match;
+    double perplexity;
+    fb_verify_row *layers; /* [states + 1]: after 0, 1, … layers, then the logits */
+    bool unshown_ok;       /* logits also hold in a run that shows no hidden states */
+    char why[128];         /* what failed; empty if ok */
+    bool ok;
+} fb_fusion_row;
+
+typedef struct fb_fusion_report {
+    bool ok;
+    int64_t prompt, decoded; /* ids in a prefill, then one by one */
+    int64_t greedy_tokens, truth_tokens;
+    int64_t states; /* hidden states compared: the embedding and each layer */
+    int64_t count;
+    fb_fusion_row *rows; /* each fuse that applies alone, then together: "all" and "auto", or the spec */
+    bool greedy_match;
+    double perplexity_plain, perplexity_fused; /* of the ids; fused: the last row's */
+} fb_fusion_report;
+
+/* Runs the same ids through the plain program and through fuses. With options->fuse NULL or "auto": each that
+ * applies alone, all together, the planner's choice; else each of the spec alone, then the spec. FB_OK means
+ * that the comparison took place; `report->ok` is its outcome. Of the options, threads, act, exact, chunk and
+ * isa count, too. */
+FB_API fb_status fb_verify_fusion(const fb_model *model, const fb_session_options *options,
+                                  fb_fusion_report **report, fb_error *err);
+FB_API void fb_fusion_free(fb_fusion_report *report);
 
 #ifdef __cplusplus
 }

@@ -60,6 +60,15 @@ $(BUILD)/obj/%.o: src/%.c | $(DEPS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -c $< -o $@
 
+# The commit, for benchmarks: in one object, made anew only when it is another one.
+COMMIT := $(or $(shell git describe --always --dirty --abbrev=12 2>/dev/null),unknown)
+.PHONY: look
+$(BUILD)/.commit: look
+	@mkdir -p $(@D)
+	@echo '$(COMMIT)' | cmp -s - $@ || echo '$(COMMIT)' > $@
+$(BUILD)/obj/base/version.o: CFLAGS_ALL += -DFB_COMMIT='"$(COMMIT)"'
+$(BUILD)/obj/base/version.o: $(BUILD)/.commit
+
 define kernel_rule
 $(BUILD)/obj/backend/cpu/%.$(1).o: src/backend/cpu/%.c | $(DEPS)
 	@mkdir -p $$(@D)

@@ -16,6 +16,7 @@ typedef struct fb_backend_options {
     int32_t threads;
     fb_dtype act;
     const char *isa;
+    bool profile;          /* take the times of fb_trace */
     int64_t capacity;      /* tokens of the KV cache */
     int64_t chunk;         /* most tokens in a step */
     int64_t epilogue_rows; /* most tokens in a step whose logits are wanted */
@@ -26,12 +27,27 @@ typedef struct fb_backend_options {
 typedef struct fb_step {
     const int32_t *ids; /* [rows] */
     int64_t rows, position, epilogue_rows;
-    float *logits; /* [epilogue_rows, vocab] */
+    float *logits; /* [epilogue_rows, vocab], if the program computes them */
+    int32_t *best; /* [epilogue_rows]: the highest score's token, if the program computes only that */
     /* Called with the hidden state after each layer (0: the embedding; the last: after the final norm, and
      * only the epilogue's rows); false stops the step. May be NULL. */
     bool (*on_hidden)(void *user, int64_t layer, const float *hidden, int64_t rows, int64_t cols);
     void *user;
 } fb_step;
+
+/* What ran since the engine was opened. */
+typedef struct fb_trace {
+    int64_t ops[FB_OP_COUNT]; /* calls, by kind */
+    int64_t fuses[32];        /* calls of ops that carry a fuse, by its bit in fb_op.fuses */
+    int64_t barriers;         /* where all threads waited for each other */
+    int64_t steps;
+    /* With fb_backend_options.profile: the time of each op of the program, all layers added up, from the end
+     * of the op before it to the end of its barrier (so that the ops of a step add up to `walk`), and of
+     * whole steps. */
+    double seconds[FB_SECTIONS][FB_MAX_OPS];
+    double walk; /* from the first op to the last */
+    double step; /* from the call to its return */
+} fb_trace;
 
 typedef struct fb_engine fb_engine; /* a backend's state for one session */
 
@@ -43,7 +59,7 @@ typedef struct fb_backend {
     void (*close)(fb_engine *engine);
     const char *(*variant)(const fb_engine *engine); /* which kernels: the instruction set */
     int32_t (*threads)(const fb_engine *engine);
-    const int64_t *(*calls)(const fb_engine *engine); /* [FB_OP_COUNT] since the engine was opened */
+    const fb_trace *(*trace)(const fb_engine *engine);
 } fb_backend;
 
 extern const fb_backend fb_backend_cpu;

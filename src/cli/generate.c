@@ -62,7 +62,15 @@ static fb_status prefill(cli_generation *g, fb_error *err) {
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
+static fb_status decode(cli_generation *g, fb_error *err) {
+    int64_t before = fb_session_barriers(g->session);
+    fb_status status = fb_session_decode(g->session, g->tokens[g->count - 1], err);
+    g->step_barriers = fb_session_barriers(g->session) - before;
+    return status;
+}
+
 static fb_status sample(cli_generation *g, int32_t *id, fb_error *err) {
+    if (g->session_options.greedy) return fb_session_best(g->session, id, err);
     const float *logits;
     int64_t rows, vocab;
     fb_status status = fb_session_logits(g->session, &logits, &rows, &vocab, err);
@@ -96,8 +104,7 @@ static fb_status write_tokens(cli_generation *g, bool *written, fb_error *err) {
             g->stop = CLI_STOP_INTERRUPT;
         if (g->stop != CLI_STOP_NONE) break;
         /* The last token is written but never decoded: its successor is not asked for. */
-        if (g->count > 0 && (status = fb_session_decode(g->session, g->tokens[g->count - 1], err)) != FB_OK)
-            break;
+        if (g->count > 0 && (status = decode(g, err)) != FB_OK) break;
         int32_t id;
         if ((status = sample(g, &id, err)) != FB_OK) break;
         if (fb_model_is_end(g->model, id)) {

@@ -35,6 +35,7 @@ typedef struct cli_generation {
     double create_seconds, prefill_seconds;
     int32_t threads;
     const char *isa;
+    int64_t step_barriers; /* of the last decode; 0 without one */
 
     /* While it runs. */
     fb_session *session;

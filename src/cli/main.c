@@ -7,7 +7,12 @@
 static const cli_command commands[] = {
     {"run", "[MODEL] [-p TEXT | -f FILE | -] [options]", "Continue a text with a language model", cli_run},
     {"info", "[MODEL] [options]", "Show what a model is and the operators it runs", cli_info},
-    {"verify", "[MODEL] --golden FILE [options]", "Compare every layer with a reference answer", cli_verify},
+    {"verify", "[MODEL] [--golden FILE] [options]", "Prove the fuses, or compare with a reference answer",
+     cli_verify},
+    {"fuses", "[MODEL] [options]", "Show every fuse, and what it does to a model", cli_fuses},
+    {"bench", "[MODEL] [options]", "Time fuses against each other on real decode steps", cli_bench},
+    {"profile", "[MODEL] [options]", "Show where the time of a step goes", cli_profile},
+    {"plan", "[MODEL] [options]", "Price every fuse, and check the prediction", cli_plan},
 };
 
 enum { COMMANDS = sizeof commands / sizeof *commands };

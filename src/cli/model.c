@@ -10,7 +10,7 @@
 static const char *const isas[] = {"avx512", "avx2", "portable", "ref", NULL};
 
 void cli_model_rows(cli_model_options *options, cli_option rows[CLI_MODEL_ROWS]) {
-    *options = (cli_model_options){.threads = 0, .act = FB_F32, .isa = NULL};
+    *options = (cli_model_options){.threads = 0, .act = FB_F32, .isa = NULL, .fuse = "auto"};
     rows[0] = (cli_option){
         CLI_ROW(0, "threads", CLI_INT, &options->threads, "N", "threads; the result does not depend on it"),
         .range = {0, MAX_THREADS}, .fallback = "0, one a core"};
@@ -19,6 +19,11 @@ void cli_model_rows(cli_model_options *options, cli_option rows[CLI_MODEL_ROWS])
     rows[2] = (cli_option){
         CLI_ROW(0, "isa", CLI_CHOICE, &options->isa, "NAME", "kernels; ref is slow, in double precision"),
         .choices = isas, .fallback = "the best"};
+    rows[3] = (cli_option){
+        CLI_ROW(0, "fuse", CLI_STRING, &options->fuse, "SPEC",
+                "none, all, auto, or a list: add_norm,bias_act or all,-qkv_up; see fusebox fuses")};
+    rows[4] = (cli_option){CLI_ROW(0, "exact", CLI_FLAG, &options->exact, NULL,
+                                   "only fuses that give the plain operators' bits")};
 }
 
 void cli_model_session(const cli_model_options *options, fb_session_options *session) {
@@ -26,6 +31,9 @@ void cli_model_session(const cli_model_options *options, fb_session_options *ses
     session->threads = (int32_t)options->threads;
     session->act = options->act;
     session->isa = options->isa;
+    session->fuse = options->fuse;
+    session->exact = options->exact;
+    session->machine = cli_cache_folder();
 }
 
 int cli_model_open(const char *name, char **path, fb_model **model) {

@@ -7,11 +7,13 @@
 typedef struct cli_model_options {
     int64_t threads; /* 0: all */
     fb_dtype act;
-    const char *isa; /* NULL: the best */
+    const char *isa;  /* NULL: the best */
+    const char *fuse; /* "none", "all", "auto" or a list */
+    bool exact;       /* only variants that are bit-identical to the plain ops */
 } cli_model_options;
 
 /* Sets the defaults and writes the rows whose targets are in `options`. */
-enum { CLI_MODEL_ROWS = 3 };
+enum { CLI_MODEL_ROWS = 5 };
 void cli_model_rows(cli_model_options *options, cli_option rows[CLI_MODEL_ROWS]);
 
 void cli_model_session(const cli_model_options *options, fb_session_options *session);
@@ -23,6 +25,10 @@ int cli_model_open(const char *name, char **path, fb_model **model);
 /* The directory of the built-in model, released with free, or NULL after printing why; *status is then the
  * exit status. */
 char *cli_builtin_find(int *status);
+
+/* Where the planner's measurements lie: $XDG_CACHE_HOME/fusebox or ~/.cache/fusebox; NULL where there is
+ * neither. */
+const char *cli_cache_folder(void);
 
 /* The lines of --help about MODEL. */
 #define CLI_MODEL_NOTES                                                                                      \

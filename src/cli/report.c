@@ -55,6 +55,28 @@ static figures measure(const cli_generation *g) {
     return f;
 }
 
+/* The fuses that ran, with their calls. */
+static void print_fuses(const fb_session *session, FILE *out) {
+    const char *name, *separator = "";
+    int64_t calls, a_step;
+    fputs("fuses            ", out);
+    for (int i = 0; fb_session_fuse_calls(session, i, &name, &calls, &a_step); i++) {
+        if (calls == 0) continue;
+        fprintf(out, "%s%s %" PRId64, separator, name, calls);
+        separator = ", ";
+    }
+    fputs(*separator ? "\n" : "none\n", out);
+}
+
+static void write_fuses(const fb_session *session, cli_json *json) {
+    const char *name;
+    int64_t calls, a_step;
+    cli_json_open(json, "fuses", '{');
+    for (int i = 0; fb_session_fuse_calls(session, i, &name, &calls, &a_step); i++)
+        if (calls > 0) cli_json_int(json, name, calls);
+    cli_json_close(json, '}');
+}
+
 void cli_report_stats(const cli_report *report, FILE *out) {
     const cli_generation *g = report->generation;
     figures f = measure(g);
@@ -72,6 +94,8 @@ void cli_report_stats(const cli_report *report, FILE *out) {
     fprintf(out, "threads          %d\n", g->threads);
     fprintf(out, "isa              %s\n", g->isa);
     fprintf(out, "act              %s\n", fb_dtype_name(g->session_options.act));
+    print_fuses(g->session, out);
+    if (g->step_barriers > 0) fprintf(out, "barriers         %" PRId64 " a step\n", g->step_barriers);
     fprintf(out, "seed             %" PRIu64 "\n", g->sampler_options.seed);
 }
 
@@ -100,6 +124,8 @@ void cli_report_json(const cli_report *report, FILE *out) {
     cli_json_int(&json, "threads", g->threads);
     cli_json_string(&json, "isa", g->isa);
     cli_json_string(&json, "act", fb_dtype_name(g->session_options.act));
+    write_fuses(g->session, &json);
+    cli_json_real(&json, "barriers_per_step", g->step_barriers > 0 ? (double)g->step_barriers : NAN);
     cli_json_close(&json, '}');
     cli_json_close(&json, '}');
     putc('\n', out);

@@ -117,6 +117,7 @@ static void set_options(const run_options *o, const cli_prompt *prompt, cli_gene
     g->prompt = prompt->ids;
     g->prompt_count = prompt->count;
     cli_model_session(&o->model, &g->session_options);
+    g->session_options.greedy = o->temp == 0; /* no other sampling option matters then */
     fb_sampler_options_default(&g->sampler_options);
     g->sampler_options.temperature = (float)o->temp;
     g->sampler_options.top_k = o->top_k;

@@ -1,4 +1,5 @@
-/* fusebox verify: every hidden state, the logits and the greedy continuation against a golden. */
+/* fusebox verify: every hidden state, the logits and the greedy continuation, against a golden or, without
+ * one, of the fuses against the plain program. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -7,6 +8,7 @@
 #include "cli/json_out.h"
 #include "cli/model.h"
 #include "cli/output.h"
+#include "cli/verify.h"
 
 /* fabs, because a NaN has a sign, too. */
 static void print_row(const char *name, const fb_verify_row *row) {
@@ -95,6 +97,24 @@ static int compare(const fb_model *model, const char *golden, const cli_model_op
     return status;
 }
 
+#define NOTES                                                                                                \
+    "\nWith --golden, the model is compared with a reference answer. Without, its fuses are compared with "  \
+    "the\n"                                                                                                  \
+    "plain program: each that applies alone, all together and the planner's choice; or each of SPEC, then "  \
+    "SPEC.\n"
+
+static int prove(const fb_model *model, const cli_model_options *options, bool as_json) {
+    fb_error err;
+    fb_session_options session;
+    fb_fusion_report *report;
+    cli_model_session(options, &session);
+    if (fb_verify_fusion(model, &session, &report, &err) != FB_OK) return cli_fail_error(&err);
+    (as_json ? cli_fusion_json : cli_fusion_table)(report);
+    int status = report->ok ? CLI_OK : CLI_FAILED;
+    fb_fusion_free(report);
+    return status;
+}
+
 int cli_verify(const cli_command *command, int argc, char **argv) {
     const char *golden = NULL;
     bool as_json = false;
@@ -110,17 +130,18 @@ int cli_verify(const cli_command *command, int argc, char **argv) {
     const cli_group groups[] = {
         {"reference", reference, 1}, {"execution", model_rows, CLI_MODEL_ROWS}, {"output", output, 1}};
     cli_args args = {.command = command,
-                     .notes = CLI_MODEL_NOTES,
+                     .notes = CLI_MODEL_NOTES NOTES,
                      .groups = groups,
                      .group_count = 3,
                      .max_positionals = 1};
     int status;
     if (!cli_args_parse(&args, argc, argv, &status)) return status;
-    if (!golden) return cli_fail(CLI_USAGE, "--golden: missing (see fusebox verify --help)");
     char *path;
     fb_model *model;
     status = cli_model_open(args.positional_count ? args.positionals[0] : NULL, &path, &model);
-    if (status == CLI_OK) status = compare(model, golden, &model_options, as_json);
+    if (status == CLI_OK)
+        status =
+            golden ? compare(model, golden, &model_options, as_json) : prove(model, &model_options, as_json);
     fb_model_free(model);
     free(path);
     return status;

@@ -139,5 +139,3 @@ fb_status fb_model_bind(fb_model *m, const char *path, fb_error *err) {
     free((void *)used);
     return status;
 }
-
-fb_bound fb_model_bound(const fb_model *m) { return (fb_bound){&m->spec->program, m->weights}; }

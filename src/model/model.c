@@ -130,7 +130,7 @@ bool fb_model_fact(const fb_model *m, int index, const char **name, const char *
 }
 
 fb_status fb_model_program_text(const fb_model *m, char **text, fb_error *err) {
-    return fb_program_print(&m->spec->program, text, err);
+    return fb_program_print(&m->spec->program, NULL, text, err);
 }
 
 bool fb_model_is_end(const fb_model *m, int32_t id) {

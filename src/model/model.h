@@ -20,6 +20,4 @@ struct fb_model {
  * repacked and the counts of info. A tensor that no op reads is refused, unless the spec ignores it. */
 fb_status fb_model_bind(fb_model *model, const char *path, fb_error *err);
 
-fb_bound fb_model_bound(const fb_model *model);
-
 #endif

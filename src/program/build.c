@@ -67,7 +67,7 @@ static fb_op *add_op(fb_build *b, fb_op_kind kind) {
     *op = (fb_op){.kind = kind};
     for (int i = 0; i < FB_MAX_IN; i++) op->in[i] = FB_NONE;
     for (int i = 0; i < FB_MAX_OUT; i++) op->out[i] = FB_NONE;
-    for (int i = 0; i < FB_MAX_WEIGHTS; i++) op->weights[i] = FB_NONE;
+    for (int i = 0; i < FB_MAX_WEIGHTS; i++) op->weights[i] = op->last_weights[i] = FB_NONE;
     return op;
 }
 
@@ -153,6 +153,7 @@ void fb_build_carry(fb_build *b, int32_t next, int32_t from) {
 }
 
 fb_status fb_build_end(fb_build *b, fb_error *err) {
+    b->program->best = FB_NONE;
     if (b->full)
         return fb_fail(err, FB_ERROR_SYSTEM, "program: too long (%d ops a section, %d values, %d weights)",
                        FB_MAX_OPS, FB_MAX_VALUES, FB_MAX_SLOTS);

@@ -33,6 +33,17 @@ static int32_t carried_root(const fb_program *p, int32_t storage) {
     return storage;
 }
 
+bool fb_op_joined(const fb_op *op, const fb_op *next) {
+    return next && fb_op_table[op->kind].parts == FB_PARTS_HEAD &&
+           fb_op_table[next->kind].parts == FB_PARTS_HEAD;
+}
+
+/* Whether the op may write over its input number k. */
+static bool may_overwrite(const fb_op *op, int k) {
+    return fb_op_table[op->kind].parts == FB_PARTS_ELEMENT &&
+           (op->kind != FB_OP_LINEAR_GROUP || k == FB_RESIDUAL);
+}
+
 static fb_status find_lives(const fb_program *p, const steps *s, life *l, fb_error *err) {
     for (int32_t v = 0; v < FB_MAX_VALUES; v++) l->begin[v] = l->end[v] = NEVER;
     for (int32_t i = 0; i < s->count; i++) {
@@ -43,7 +54,7 @@ static fb_status find_lives(const fb_program *p, const steps *s, life *l, fb_err
             if (l->begin[v] == NEVER)
                 return fb_fail(err, FB_ERROR_SYSTEM, "program: %s: read before it is written",
                                p->values[op->in[k]].name);
-            l->end[v] = i;
+            l->end[v] = fb_op_joined(op, i + 1 < s->count ? s->op[i + 1] : NULL) ? i + 1 : i;
         }
         for (int k = 0; k < FB_MAX_OUT; k++) {
             if (op->out[k] == FB_NONE) continue;
@@ -69,7 +80,7 @@ static fb_status check_carries(const fb_program *p, const steps *s, const life *
             for (int k = 0; k < FB_MAX_IN; k++) {
                 if (s->op[i]->in[k] == FB_NONE || storage_of(p, s->op[i]->in[k]) != storage_of(p, next))
                     continue;
-                if (i > written || (i == written && !fb_op_table[s->op[i]->kind].elementwise))
+                if (i > written || (i == written && !may_overwrite(s->op[i], k)))
                     return fb_fail(
                         err, FB_ERROR_SYSTEM, "program: %s: overwritten by %s while %s still reads it",
                         p->values[next].name, p->values[from].name, fb_op_table[s->op[i]->kind].name);
@@ -84,13 +95,24 @@ static int64_t columns(const fb_program *p, int32_t storage, bool context) {
     return v->heads * v->width;
 }
 
+/* Whether the op reads its input number k in another place, too, where it must stay whole. */
+static bool read_besides(const fb_program *p, const fb_op *op, int k) {
+    for (int j = 0; j < FB_MAX_IN; j++)
+        if (op->in[j] != FB_NONE && storage_of(p, op->in[j]) == storage_of(p, op->in[k]) &&
+            !may_overwrite(op, j))
+            return true;
+    return false;
+}
+
 /* An input of the op that writes `v` whose buffer `v` may take over: elementwise, same size, dies there. */
 static int32_t inherit(const fb_program *p, const steps *s, const life *l, const fb_layout *layout,
                        int32_t v) {
     const fb_op *op = s->op[l->begin[v]];
-    if (!fb_op_table[op->kind].elementwise) return FB_NONE;
+    if (op->out[0] != v) return FB_NONE; /* only one output can have the place */
     for (int k = 0; k < FB_MAX_IN; k++) {
-        if (op->in[k] == FB_NONE || p->values[op->in[k]].storage != op->in[k]) continue;
+        if (op->in[k] == FB_NONE || p->values[op->in[k]].storage != op->in[k] || !may_overwrite(op, k) ||
+            read_besides(p, op, k))
+            continue;
         int32_t in = op->in[k];
         bool same =
             columns(p, in, false) == columns(p, v, false) && columns(p, in, true) == columns(p, v, true);

@@ -5,57 +5,85 @@
 
 #include "base/dtype.h"
 
-/* X(KIND, name, inputs, outputs, weights, elementwise, what it computes)
+/* X(KIND, name, inputs, outputs, weights, parts, what it computes)
  *
  * T is the number of tokens in a step, P the position of its first token. `weights` is the most an op takes;
  * a bias may be absent. An elementwise op reads, for element i of its output, only element i of its inputs:
  * output and input may share a buffer. */
 #define FB_OPS(X)                                                                                            \
-    X(EMBED, embed, 0, 1, 1, false, "out[t] = table[ids[t]]")                                                \
-    X(EMBED_POSITION, embed_position, 0, 1, 1, false, "out[t] = table[P + t]")                               \
-    X(ROPE_ANGLES, rope_angles, 0, 1, 0, false,                                                              \
-      "cosines, then sines, of (P + t) * frequency[i], in float32")                                          \
-    X(LAYERNORM, layernorm, 1, 1, 2, false, "(x - mean) / sqrt(variance + eps) * weight + bias")             \
-    X(RMSNORM, rmsnorm, 1, 1, 1, false, "x / sqrt(mean(x^2) + eps) * weight")                                \
-    X(LINEAR, linear, 1, 1, 2, false, "x * weight^T + bias")                                                 \
-    X(ROPE, rope, 2, 1, 0, false,                                                                            \
-      "pairs (i, i + n/2) of each head's first n elements, rotated by the angles")                           \
-    X(KV_APPEND, kv_append, 2, 0, 0, false, "k and v become rows P + t of the layer's cache")                \
-    X(ATTN_SCORES, attn_scores, 1, 1, 0, false, "q . cached k * scale, for positions 0 to P + t")            \
-    X(SOFTMAX, softmax, 1, 1, 0, true, "exp(x - max) / sum, over positions 0 to P + t")                      \
-    X(ATTN_VALUES, attn_values, 1, 1, 0, false, "sum of probability * cached v")                             \
-    X(GELU, gelu, 1, 1, 0, true, "x * Phi(x)")                                                               \
-    X(GELU_TANH, gelu_tanh, 1, 1, 0, true, "x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3)))")              \
-    X(SILU, silu, 1, 1, 0, true, "x / (1 + exp(-x))")                                                        \
-    X(MUL, mul, 2, 1, 0, true, "a * b")                                                                      \
-    X(ADD, add, 2, 1, 0, true, "a + b")
+    X(EMBED, embed, 0, 1, 1, ANY, "out[t] = table[ids[t]]")                                                  \
+    X(EMBED_POSITION, embed_position, 0, 1, 1, ANY, "out[t] = table[P + t]")                                 \
+    X(ROPE_ANGLES, rope_angles, 0, 1, 0, ANY, "cosines, then sines, of (P + t) * frequency[i], in float32")  \
+    X(LAYERNORM, layernorm, 1, 1, 2, ANY, "(x - mean) / sqrt(variance + eps) * weight + bias")               \
+    X(RMSNORM, rmsnorm, 1, 1, 1, ANY, "x / sqrt(mean(x^2) + eps) * weight")                                  \
+    X(LINEAR, linear, 1, 1, 2, ANY, "x * weight^T + bias")                                                   \
+    X(ROPE, rope, 2, 1, 0, ANY, "pairs (i, i + n/2) of each head's first n elements, rotated by the angles") \
+    X(KV_APPEND, kv_append, 2, 0, 0, ANY, "k and v become rows P + t of the layer's cache")                  \
+    X(ATTN_SCORES, attn_scores, 1, 1, 0, ANY, "q . cached k * scale, for positions 0 to P + t")              \
+    X(SOFTMAX, softmax, 1, 1, 0, ELEMENT, "exp(x - max) / sum, over positions 0 to P + t")                   \
+    X(ATTN_VALUES, attn_values, 1, 1, 0, ANY, "sum of probability * cached v")                               \
+    X(GELU, gelu, 1, 1, 0, ELEMENT, "x * Phi(x)")                                                            \
+    X(GELU_TANH, gelu_tanh, 1, 1, 0, ELEMENT, "x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3)))")           \
+    X(SILU, silu, 1, 1, 0, ELEMENT, "x / (1 + exp(-x))")                                                     \
+    X(MUL, mul, 2, 1, 0, ELEMENT, "a * b")                                                                   \
+    X(ADD, add, 2, 1, 0, ELEMENT, "a + b")                                                                   \
+    X(ADD3, add3, 3, 1, 0, ELEMENT, "(a + b) + c")                                                           \
+    X(ADD_NORM, add_norm, 3, 3, 4, ELEMENT, "x = a + b or (a + b) + c, and one or two norms of it")          \
+    X(SWIGLU, swiglu, 2, 1, 0, ELEMENT, "silu(a) * b")                                                       \
+    X(LINEAR_GROUP, linear_group, 4, 3, 12, ELEMENT,                                                         \
+      "up to three linears with norm, activation, product or residual")                                      \
+    X(ROPE_KV, rope_kv, 4, 1, 0, HEAD, "q and k rotated; k and v become rows P + t of the layer's cache")    \
+    X(ATTN_ROWS, attn_rows, 1, 1, 0, HEAD, "scores, softmax and values of a row, in the plain ops' order")   \
+    X(ATTN_FLASH, attn_flash, 1, 1, 0, HEAD, "scores, softmax and values in one pass over the cache")        \
+    X(HEAD_ARGMAX, head_argmax, 1, 1, 1, ANY, "the column of the largest x * weight^T, and that value")
 
 typedef enum fb_op_kind {
-#define X(KIND, name, in, out, w, elementwise, text) FB_OP_##KIND,
+#define X(KIND, name, in, out, w, parts, text) FB_OP_##KIND,
     FB_OPS(X)
 #undef X
         FB_OP_COUNT
 } fb_op_kind;
 
-#define FB_MAX_IN      4
-#define FB_MAX_OUT     4
-#define FB_MAX_WEIGHTS 4
+#define FB_MAX_IN       4
+#define FB_MAX_OUT      3
+#define FB_MAX_WEIGHTS  12
+#define FB_MAX_SEGMENTS 3
+
+typedef enum fb_parts { FB_PARTS_ANY, FB_PARTS_ELEMENT, FB_PARTS_HEAD } fb_parts;
 
 typedef struct fb_op_row {
     const char *name;
     int32_t inputs, outputs, weights;
-    bool elementwise;
+    fb_parts parts;
     const char *text;
 } fb_op_row;
 
 extern const fb_op_row fb_op_table[FB_OP_COUNT];
 
+/* One linear of a linear_group: act(norm(in[s]) * weight^T + bias). Its weights are number 4 s (weight), 4 s
+ * + 1 (bias), 4 s
+ * + 2 and 4 s + 3 (the norm's weight and bias). Kinds are FB_OP_COUNT for none. */
+typedef struct fb_segment {
+    fb_op_kind norm, act;
+    float eps;
+} fb_segment;
+
+/* What a linear_group does with its segments: store each; out[0] = segment 0 * segment 1; out[0] = segment 0
+ * (+ segment 1) + the residual in[FB_RESIDUAL]. */
+typedef enum fb_combine { FB_COMBINE_NONE, FB_COMBINE_MUL, FB_COMBINE_ADD } fb_combine;
+#define FB_RESIDUAL 3
+
 /* Numbers that some ops need. */
 typedef struct fb_op_attr {
-    float eps;                 /* layernorm, rmsnorm */
-    float scale;               /* attn_scores */
-    int32_t rotary;            /* rope, rope_angles: elements of a head that rotate; even */
-    const double *frequencies; /* rope_angles: [rotary / 2]; belongs to the program */
+    int32_t segments;                    /* linear_group */
+    fb_segment segment[FB_MAX_SEGMENTS]; /* linear_group */
+    fb_combine combine;                  /* linear_group */
+    int32_t terms, norms;                /* add_norm: 2 or 3, 1 or 2 */
+    fb_op_kind norm;                     /* add_norm */
+    float eps;                           /* layernorm, rmsnorm */
+    float scale;                         /* attn_scores */
+    int32_t rotary;                      /* rope, rope_angles: elements of a head that rotate; even */
+    const double *frequencies;           /* rope_angles: [rotary / 2]; belongs to the program */
 } fb_op_attr;
 
 #endif

@@ -21,44 +21,89 @@ static const char *short_name(const char *name) {
     return layer ? layer + 3 : name;
 }
 
-static void print_op(FILE *f, const fb_program *p, const fb_op *op) {
-    const fb_op_row *row = &fb_op_table[op->kind];
-    fputs("  ", f);
-    for (int k = 0; k < FB_MAX_OUT && op->out[k] != FB_NONE; k++) {
-        if (k) fputs(", ", f);
-        print_value(f, p, op->out[k]);
-    }
-    if (op->kind == FB_OP_KV_APPEND)
-        fprintf(f, "cache [P+T, 2, %" PRId64 ", %" PRId64 "]", p->kv_heads, p->head_dim);
-    fprintf(f, " = %s(", row->name);
-    const char *separator = "";
-    for (int k = 0; k < FB_MAX_IN && op->in[k] != FB_NONE; k++, separator = ", ") {
-        const fb_value *v = &p->values[op->in[k]], *storage = &p->values[v->storage];
-        if (v == storage)
-            fprintf(f, "%s%s", separator, v->name);
-        else
-            fprintf(f, "%s%s.%s", separator, storage->name, v->name); /* a view, as in "qkv.q" */
-    }
-    if (op->kind == FB_OP_EMBED) fputs("ids", f), separator = ", ";
-    if (op->kind == FB_OP_ATTN_SCORES || op->kind == FB_OP_ATTN_VALUES) fputs(", cache", f);
+static void print_input(FILE *f, const fb_program *p, int32_t id) {
+    const fb_value *v = &p->values[id], *storage = &p->values[v->storage];
+    if (v == storage)
+        fputs(v->name, f);
+    else
+        fprintf(f, "%s.%s", storage->name, v->name); /* a view, as in "qkv.q" */
+}
+
+static void print_weights(FILE *f, const fb_program *p, const fb_op *op, const char *separator) {
     for (int k = 0; k < FB_MAX_WEIGHTS; k++) {
         if (op->weights[k] == FB_NONE) continue;
         const fb_slot *slot = &p->slots[op->weights[k]];
-        fprintf(f, "%s%s ", separator, short_name(slot->name));
+        fprintf(f, "%s%s%s ", separator, op->next_layer ? "next " : "", short_name(slot->name));
         if (slot->vector)
             fprintf(f, "[%" PRId64 "]", slot->cols);
         else
             fprintf(f, "[%" PRId64 ", %" PRId64 "]", slot->rows, slot->cols);
         separator = ", ";
     }
-    if (op->kind == FB_OP_LAYERNORM || op->kind == FB_OP_RMSNORM)
+}
+
+/* What an op carries besides values and weights. */
+static void print_attr(FILE *f, const fb_op *op, const char *separator) {
+    switch (op->kind) {
+    case FB_OP_LAYERNORM:
+    case FB_OP_RMSNORM:
+    case FB_OP_ADD_NORM:
         fprintf(f, ", eps %g", (double)op->attr.eps);
-    if (op->kind == FB_OP_ATTN_SCORES) fprintf(f, ", scale %g", (double)op->attr.scale);
+        break;
+    case FB_OP_ATTN_SCORES:
+    case FB_OP_ATTN_ROWS:
+    case FB_OP_ATTN_FLASH:
+        fprintf(f, ", scale %g", (double)op->attr.scale);
+        break;
+    default:
+        break;
+    }
     if (op->attr.rotary) fprintf(f, "%srotary %d", separator, op->attr.rotary);
+}
+
+/* The fuses' names; they say more than "linear_group". */
+static void print_kind(FILE *f, const fb_op *op, fb_fuse_name_fn fuse_name) {
+    if (!op->fuses) fputs(fb_op_table[op->kind].name, f);
+    const char *separator = "";
+    for (uint32_t bits = op->fuses; bits; bits &= bits - 1, separator = "+")
+        fprintf(f, "%s%s", separator, fuse_name(__builtin_ctz(bits)));
+}
+
+#define USES_CACHE                                                                                           \
+    (1ull << FB_OP_ATTN_SCORES | 1ull << FB_OP_ATTN_VALUES | 1ull << FB_OP_ATTN_ROWS |                       \
+     1ull << FB_OP_ATTN_FLASH)
+
+static void print_op(FILE *f, const fb_program *p, const fb_op *op, fb_fuse_name_fn fuse_name) {
+    fputs("  ", f);
+    const char *separator = "";
+    for (int k = 0; k < FB_MAX_OUT; k++) {
+        if (op->out[k] == FB_NONE) continue;
+        fputs(separator, f);
+        print_value(f, p, op->out[k]);
+        separator = ", ";
+    }
+    if (op->kind == FB_OP_KV_APPEND || op->kind == FB_OP_ROPE_KV)
+        fprintf(f, "%scache [P+T, 2, %" PRId64 ", %" PRId64 "]", separator, p->kv_heads, p->head_dim);
+    fputs(" = ", f);
+    print_kind(f, op, fuse_name);
+    fputs("(", f);
+    separator = "";
+    for (int k = 0; k < FB_MAX_IN; k++) {
+        bool again = false; /* segments often read the same value */
+        for (int e = 0; e < k; e++) again = again || op->in[e] == op->in[k];
+        if (op->in[k] == FB_NONE || again) continue;
+        fputs(separator, f);
+        print_input(f, p, op->in[k]);
+        separator = ", ";
+    }
+    if (op->kind == FB_OP_EMBED) fputs("ids", f), separator = ", ";
+    if (USES_CACHE >> op->kind & 1) fputs(", cache", f);
+    print_weights(f, p, op, separator);
+    print_attr(f, op, separator);
     fputs(")\n", f);
 }
 
-fb_status fb_program_print(const fb_program *p, char **text, fb_error *err) {
+fb_status fb_program_print(const fb_program *p, fb_fuse_name_fn fuse_name, char **text, fb_error *err) {
     *text = NULL;
     size_t size;
     FILE *f = open_memstream(text, &size);
@@ -68,7 +113,7 @@ fb_status fb_program_print(const fb_program *p, char **text, fb_error *err) {
             fprintf(f, "layer, %" PRId64 " times:\n", p->layers);
         else
             fputs(section == FB_PROLOGUE ? "prologue:\n" : "epilogue:\n", f);
-        for (int32_t i = 0; i < p->op_count[section]; i++) print_op(f, p, &p->ops[section][i]);
+        for (int32_t i = 0; i < p->op_count[section]; i++) print_op(f, p, &p->ops[section][i], fuse_name);
         if (section != FB_BODY) continue;
         for (int32_t c = 0; c < p->carry_count; c++)
             fprintf(f, "  next layer's %s = %s\n", p->values[p->carries[c].next].name,

@@ -17,6 +17,8 @@
 #define FB_MAX_CARRIES 4
 #define FB_NONE        (-1)
 
+#define FB_ARGMAX_WIDTH 512
+
 typedef enum fb_section { FB_PROLOGUE, FB_BODY, FB_EPILOGUE, FB_SECTIONS } fb_section;
 
 typedef struct fb_value {
@@ -40,6 +42,11 @@ typedef struct fb_op {
     fb_op_kind kind;
     int32_t in[FB_MAX_IN], out[FB_MAX_OUT]; /* values */
     int32_t weights[FB_MAX_WEIGHTS];        /* slots, or FB_NONE */
+    /* An op of the body that belongs to the following layer reads that layer's weights, and in the last layer
+     * these. */
+    bool next_layer;
+    int32_t last_weights[FB_MAX_WEIGHTS];
+    uint32_t fuses; /* bits of the fuses that made it (fuse/fuse.h); 0 in a plain program */
     fb_op_attr attr;
 } fb_op;
 
@@ -61,14 +68,22 @@ typedef struct fb_program {
     int64_t layers, hidden, vocab, context;
     int64_t kv_heads, head_dim; /* of the cache: two rows of kv_heads * head_dim a token and layer */
     int32_t residual;           /* the value whose content after each pass is the layer's hidden state */
-    int32_t final_norm, logits; /* values of the epilogue */
+    int32_t final_norm;         /* the value that is the last hidden state */
+    int32_t logits;             /* the value of all scores, or FB_NONE where only the best is computed: */
+    int32_t best;               /* FB_ARGMAX_WIDTH floats a row: (score, column) of each lane; or FB_NONE */
     double *frequencies;        /* of rope, owned; NULL without it */
 } fb_program;
 
 void fb_program_clear(fb_program *program);
 
-/* The program as text: a header for each section, then one op a line with shapes. Released with free. */
-fb_status fb_program_print(const fb_program *program, char **text, fb_error *err);
+/* The program as text: a header for each section, then one op a line with shapes. Released with free.
+ * `fuse_name` gives the names of fb_op.fuses' bits; a plain program has none. */
+typedef const char *(*fb_fuse_name_fn)(int fuse);
+fb_status fb_program_print(const fb_program *program, fb_fuse_name_fn fuse_name, char **text, fb_error *err);
+
+/* Whether `next`, which follows `op`, may begin in one thread while `op` still runs in another: what `op`
+ * reads must then stay until `next` is done. */
+bool fb_op_joined(const fb_op *op, const fb_op *next);
 
 /* Where each value lives: values whose lives do not overlap share a buffer, and an elementwise op writes over
  * an input that dies there. */

@@ -3,26 +3,32 @@
 #include <stdlib.h>
 
 #include "base/pool.h"
+#include "fuse/fuse.h"
 #include "model/model.h"
+#include "plan/price.h"
 
 /* Rows of a prefill step. More reuse each weight that is read, until the activations no longer fit the
  * second-level cache; on storyteller and on a 160M shape prefill is flat from 64 on. */
 #define DEFAULT_CHUNK 128
+/* No product of sizes overflows below this. */
+#define MAX_CHUNK 65536
 
 struct fb_session {
     const fb_model *model;
     fb_session_options options;
     const fb_backend *backend;
+    fb_plan plan;
     fb_engine *engine;
     int64_t position;
     bool broken; /* a step was stopped half way: the cache is not what `position` says */
     float *logits;
     int64_t logits_rows, logits_capacity;
+    int32_t best;          /* the last step's best token, where the plan computes only that */
     int64_t step_position; /* of the step that runs */
 };
 
 void fb_session_options_default(fb_session_options *options) {
-    *options = (fb_session_options){.act = FB_F32};
+    *options = (fb_session_options){.act = FB_F32, .fuse = "auto"};
 }
 
 static fb_status check_options(const fb_model *m, fb_session_options *o, fb_error *err) {
@@ -35,7 +41,8 @@ static fb_status check_options(const fb_model *m, fb_session_options *o, fb_erro
         return fb_fail(err, FB_ERROR_USAGE, "capacity: %lld tokens (the model's context is %lld)",
                        (long long)o->capacity, (long long)p->context);
     if (!o->capacity) o->capacity = p->context;
-    if (o->chunk < 0) return fb_fail(err, FB_ERROR_USAGE, "chunk: %lld (0 or more)", (long long)o->chunk);
+    if (o->chunk < 0 || o->chunk > MAX_CHUNK)
+        return fb_fail(err, FB_ERROR_USAGE, "chunk: %lld (0 to %d)", (long long)o->chunk, MAX_CHUNK);
     if (!o->chunk) o->chunk = DEFAULT_CHUNK;
     if (o->chunk > o->capacity) o->chunk = o->capacity;
     return FB_OK;
@@ -52,17 +59,40 @@ static fb_status reserve_logits(fb_session *s, int64_t rows, fb_error *err) {
     return FB_OK;
 }
 
+/* The planner's choice, for decoding in the middle of the cache. */
+static fb_status choose(const fb_session *s, fb_plan_options *options, fb_error *err) {
+    const fb_session_options *o = &s->options;
+    fb_machine machine;
+    int32_t lanes = o->threads ? o->threads : fb_pool_cores();
+    if (!o->machine || !fb_machine_load(o->machine, lanes, o->isa, o->act, &machine))
+        fb_machine_assume(&machine, lanes, o->act);
+    fb_shape shape = {
+        .rows = 1, .position = o->capacity / 2, .epilogue_rows = 1, .lanes = lanes, .act = o->act};
+    return fb_plan_choose(&s->model->spec->program, s->model->weights, &machine, &shape, options, err);
+}
+
+static fb_status make_plan(fb_session *s, fb_error *err) {
+    const fb_session_options *o = &s->options;
+    fb_plan_options options = {.exact = o->exact, .greedy = o->greedy && !o->all_logits && !o->on_hidden};
+    bool automatic;
+    FB_TRY(fb_fuse_parse(o->fuse ? o->fuse : "auto", &options.fuses, &automatic, err));
+    if (automatic) FB_TRY(choose(s, &options, err));
+    return fb_plan_make(&s->model->spec->program, &options, &s->plan, err);
+}
+
 static fb_status start(fb_session *s, fb_error *err) {
     FB_TRY(check_options(s->model, &s->options, err));
+    FB_TRY(make_plan(s, err));
     FB_TRY(reserve_logits(s, 1, err));
     const fb_session_options *o = &s->options;
     fb_backend_options options = {.threads = o->threads,
                                   .act = o->act,
                                   .isa = o->isa,
+                                  .profile = o->profile,
                                   .capacity = o->capacity,
                                   .chunk = o->chunk,
                                   .epilogue_rows = o->all_logits || o->on_hidden ? o->chunk : 1};
-    fb_bound bound = fb_model_bound(s->model);
+    fb_bound bound = {&s->plan.program, s->model->weights};
     s->backend = &fb_backend_cpu;
     return s->backend->open(&bound, &options, &s->engine, err);
 }
@@ -121,6 +151,7 @@ static fb_status run_step(fb_session *s, const int32_t *ids, int64_t rows, int64
                     .position = s->position,
                     .epilogue_rows = wanted,
                     .logits = logits,
+                    .best = &s->best,
                     .on_hidden = s->options.on_hidden ? forward_hidden : NULL,
                     .user = s};
     s->step_position = s->position;
@@ -169,9 +200,26 @@ fb_status fb_session_logits(fb_session *s, const float **logits, int64_t *rows, 
     if (rows) *rows = 0;
     if (vocab) *vocab = 0;
     if (!s->logits_rows) return fb_fail(err, FB_ERROR_USAGE, "logits: no tokens yet (prefill first)");
+    if (s->plan.program.logits == FB_NONE)
+        return fb_fail(err, FB_ERROR_USAGE,
+                       "logits: not computed (the session is greedy and head_argmax is on)");
     *logits = s->logits;
     if (rows) *rows = s->logits_rows;
     if (vocab) *vocab = s->model->spec->program.vocab;
+    return FB_OK;
+}
+
+fb_status fb_session_best(fb_session *s, int32_t *id, fb_error *err) {
+    *id = 0;
+    if (!s->logits_rows) return fb_fail(err, FB_ERROR_USAGE, "best token: no tokens yet (prefill first)");
+    if (s->plan.program.logits == FB_NONE) {
+        *id = s->best;
+        return FB_OK;
+    }
+    int64_t vocab = s->model->spec->program.vocab;
+    const float *logits = s->logits + (s->logits_rows - 1) * vocab;
+    for (int64_t i = 1; i < vocab; i++)
+        if (logits[i] > logits[*id]) *id = (int32_t)i;
     return FB_OK;
 }
 
@@ -188,6 +236,21 @@ void fb_session_reset(fb_session *s) {
 bool fb_session_op_calls(const fb_session *s, int index, const char **name, int64_t *calls) {
     if (index < 0 || index >= FB_OP_COUNT) return false;
     *name = fb_op_table[index].name;
-    *calls = s->backend->calls(s->engine)[index];
+    *calls = s->backend->trace(s->engine)->ops[index];
     return true;
+}
+
+bool fb_session_fuse_calls(const fb_session *s, int index, const char **name, int64_t *calls,
+                           int64_t *a_step) {
+    if (index < 0 || index >= FB_FUSE_COUNT) return false;
+    *name = fb_fuse_table[index].name;
+    *calls = s->backend->trace(s->engine)->fuses[index];
+    *a_step = s->plan.calls[index];
+    return true;
+}
+
+int64_t fb_session_barriers(const fb_session *s) { return s->backend->trace(s->engine)->barriers; }
+
+fb_status fb_session_plan_text(const fb_session *s, char **text, fb_error *err) {
+    return fb_program_print(&s->plan.program, fb_fuse_name, text, err);
 }

@@ -87,7 +87,7 @@ static fb_spec *describe(const char *base, const char *changes) {
 static char *printed(const fb_spec *spec) {
     char *text;
     fb_error err;
-    assert_ok(fb_program_print(&spec->program, &text, &err), &err);
+    assert_ok(fb_program_print(&spec->program, NULL, &text, &err), &err);
     return text;
 }
 

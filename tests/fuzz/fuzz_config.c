@@ -15,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     fb_layout layout;
     REQUIRE(fb_layout_make(&spec->program, &layout, &err) == FB_OK);
     char *text;
-    REQUIRE(fb_program_print(&spec->program, &text, &err) == FB_OK);
+    REQUIRE(fb_program_print(&spec->program, NULL, &text, &err) == FB_OK);
     free(text);
     fb_spec_free(spec);
     return 0;

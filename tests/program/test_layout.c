@@ -44,7 +44,7 @@ static void check_output(machine *m, const fb_op *op, int32_t out) {
     if (m->layout->always_f32[buffer] != v->always_f32) fault(m, op, out, "is in a buffer of another dtype");
     for (int k = 0; k < FB_MAX_IN && op->in[k] != FB_NONE; k++) {
         if (buffer_of(m, op->in[k]) != buffer) continue;
-        if (!fb_op_table[op->kind].elementwise)
+        if (fb_op_table[op->kind].parts != FB_PARTS_ELEMENT)
             fault(m, op, out, "overwrites an input that is still being read");
         if (!same_rows(&m->p->values[op->in[k]], v))
             fault(m, op, out, "overwrites an input of another shape");

@@ -23,7 +23,7 @@ static void check_lines(const char *name, const char *const *lines) {
     fb_spec *spec = describe(name);
     char *text;
     fb_error err;
-    assert_ok(fb_program_print(&spec->program, &text, &err), &err);
+    assert_ok(fb_program_print(&spec->program, NULL, &text, &err), &err);
     const char *at = text;
     for (; *lines; lines++) {
         char *line = fbt_format("%s\n", *lines);

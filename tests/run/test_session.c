@@ -392,6 +392,7 @@ static void op_calls(void **state) {
         fb_session_options_default(&options);
         options.threads = 3;
         options.chunk = 10;
+        options.fuse = "none";
         fb_session *session = create(model, &options);
         fb_error err;
         check_calls(model, session, 0, 0);

@@ -1,16 +1,26 @@
-/* add, mul: elementwise functions of two inputs. */
+/* add, mul, and the fused add3 and swiglu: elementwise functions of two or three inputs. */
 #include "backend/cpu/kernel.h"
 #include "backend/cpu/simd.h"
 
 #define GRAIN 16 /* as in activation.c */
 
-#define BINARY(name, operator)                                                                               \
+/* Fused forms round in between, where the plain ops would have stored. */
+#define ADD(t, a, b, c)    ((a) + (b))
+#define MUL(t, a, b, c)    ((a) * (b))
+#define ADD3(t, a, b, c)   (vf_rounded(t, (a) + (b)) + (c))
+#define SWIGLU(t, a, b, c) (vf_rounded(t, vf_silu(a)) * (b))
+
+#define ELEMENTWISE(name, inputs, function)                                                                  \
     FB_INLINE void name##_rows(fb_dtype t, const fb_call *call, int64_t begin, int64_t end) {                \
         for (int64_t row = 0; row < call->rows; row++) {                                                     \
-            const void *a = fb_view_at(&call->in[0], row, 0), *b = fb_view_at(&call->in[1], row, 0);         \
+            const void *x[3];                                                                                \
+            for (int k = 0; k < 3; k++) x[k] = k < (inputs) ? fb_view_at(&call->in[k], row, 0) : x[0];       \
             void *y = fb_view_at(&call->out[0], row, 0);                                                     \
-            for (int64_t i = begin; i < end; i += VW)                                                        \
-                vf_put_n(t, y, i, end, vf_get_n(t, a, i, end, 0) operator vf_get_n(t, b, i, end, 0));        \
+            for (int64_t i = begin; i < end; i += VW) {                                                      \
+                vf v[3];                                                                                     \
+                for (int k = 0; k < (inputs); k++) v[k] = vf_get_n(t, x[k], i, end, 0);                      \
+                vf_put_n(t, y, i, end, function(t, v[0], v[1], v[2]));                                       \
+            }                                                                                                \
         }                                                                                                    \
     }                                                                                                        \
     void FB_KERNEL(name)(const fb_call *call, const fb_lane *lane) {                                         \
@@ -19,5 +29,7 @@
         FB_FOR_DTYPE(call->out[0].dtype, T, name##_rows(T, call, begin, end));                               \
     }
 
-BINARY(add, +)
-BINARY(mul, *)
+ELEMENTWISE(add, 2, ADD)
+ELEMENTWISE(mul, 2, MUL)
+ELEMENTWISE(add3, 3, ADD3)
+ELEMENTWISE(swiglu, 2, SWIGLU)

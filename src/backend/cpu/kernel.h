@@ -15,11 +15,12 @@ typedef struct fb_call {
     const int32_t *ids; /* [rows] */
     int64_t rows;       /* tokens of the step */
     int64_t position;   /* of the first one */
+    bool by_head;       /* lanes share whole KV heads (attention) */
 } fb_call;
 
 typedef struct fb_lane {
     int32_t index, count;
-    float *scratch; /* of fb_cpu_scratch_floats floats, this lane's own, 64-byte aligned */
+    float *scratch; /* this lane's own, 64-byte aligned */
 } fb_lane;
 
 /* Every output element is computed by one lane, with a sum whose order depends on neither the number of lanes
@@ -29,9 +30,8 @@ typedef void (*fb_cpu_kernel)(const fb_call *call, const fb_lane *lane);
 #define FB_GLUE_(a, b) a##b
 #define FB_GLUE(a, b)  FB_GLUE_(a, b)
 #ifdef FB_ISA
-#define FB_KERNEL(name) FB_GLUE(fb_cpu_##name##_, FB_ISA)
-#define X(KIND, name, in, out, w, elementwise, text)                                                         \
-    void FB_KERNEL(name)(const fb_call *call, const fb_lane *lane);
+#define FB_KERNEL(name)                        FB_GLUE(fb_cpu_##name##_, FB_ISA)
+#define X(KIND, name, in, out, w, parts, text) void FB_KERNEL(name)(const fb_call *call, const fb_lane *lane);
 FB_OPS(X)
 #undef X
 #endif

@@ -1,55 +1,58 @@
-/* layernorm, rmsnorm: lanes share the rows. The variance is taken of the differences from the mean, in a
- * second pass, so that a large mean costs no digits. */
-#include "backend/cpu/kernel.h"
-#include "backend/cpu/simd.h"
+/* layernorm, rmsnorm, and add_norm, the residual additions with the norms that follow. Lanes share the rows.
+ */
+#include "backend/cpu/norm.h"
 
-FB_INLINE float mean_of(fb_dtype t, const void *x, int64_t n) {
-    vf sum = vf_set1(0);
-    for (int64_t i = 0; i < n; i += VW) sum += vf_get_n(t, x, i, n, 0);
-    return vf_sum(sum) / (float)n;
+/* Norm `kind` of row x [n] with the call's weights number `first` and `first` + 1. */
+static void norm_row(const fb_call *call, fb_op_kind kind, const void *x, row_stats stats, int first,
+                     const fb_view *out, int64_t row) {
+    const fb_weight *w = &call->weights[first], *b = &call->weights[first + 1];
+    void *y = fb_view_at(out, row, 0);
+    FB_FOR_DTYPE(out->dtype, T, normalise(kind, T, T, x, stats, w, b, y));
 }
 
-/* The mean of (x - center)^2. */
-FB_INLINE float mean_square(fb_dtype t, const void *x, int64_t n, float center) {
-    vf sum = vf_set1(0);
+static row_stats row_stats_of(const fb_call *call, fb_op_kind kind, fb_dtype dtype, const void *x,
+                              int64_t n) {
+    row_stats stats = {0};
+    FB_FOR_DTYPE(dtype, T, stats = stats_of(kind, T, x, n, call->attr.eps));
+    return stats;
+}
+
+static void norm_rows(const fb_call *call, const fb_lane *lane, fb_op_kind kind) {
+    int64_t begin, end;
+    fb_lane_share(lane, call->rows, 1, &begin, &end);
+    for (int64_t row = begin; row < end; row++) {
+        const void *x = fb_view_at(&call->in[0], row, 0);
+        row_stats stats = row_stats_of(call, kind, call->in[0].dtype, x, call->weights[0].cols);
+        norm_row(call, kind, x, stats, 0, &call->out[0], row);
+    }
+}
+
+void FB_KERNEL(layernorm)(const fb_call *call, const fb_lane *lane) {
+    norm_rows(call, lane, FB_OP_LAYERNORM);
+}
+void FB_KERNEL(rmsnorm)(const fb_call *call, const fb_lane *lane) { norm_rows(call, lane, FB_OP_RMSNORM); }
+
+/* Row sums, rounded after each addition as the plain adds would store them. */
+FB_INLINE void sum_row(fb_dtype t, const void *a, const void *b, const void *c, void *y, int64_t n) {
     for (int64_t i = 0; i < n; i += VW) {
-        vf d = vf_get_n(t, x, i, n, center) - center;
-        sum = vf_fma(d, d, sum);
-    }
-    return vf_sum(sum) / (float)n;
-}
-
-FB_INLINE void layernorm_row(fb_dtype t, const fb_call *call, int64_t row) {
-    const fb_weight *w = &call->weights[0], *b = &call->weights[1];
-    int64_t n = w->cols;
-    const void *x = fb_view_at(&call->in[0], row, 0);
-    void *y = fb_view_at(&call->out[0], row, 0);
-    float mean = mean_of(t, x, n);
-    float scale = 1.0f / sqrtf(mean_square(t, x, n, mean) + call->attr.eps);
-    for (int64_t i = 0; i < n; i += VW) {
-        vf d = (vf_get_n(t, x, i, n, 0) - mean) * scale;
-        vf_put_n(t, y, i, n,
-                 vf_fma(d, vf_get_any(w->dtype, w->data, i, n, 0), vf_get_any(b->dtype, b->data, i, n, 0)));
+        vf sum = vf_get_n(t, a, i, n, 0) + vf_get_n(t, b, i, n, 0);
+        if (c) sum = vf_rounded(t, sum) + vf_get_n(t, c, i, n, 0);
+        vf_put_n(t, y, i, n, sum);
     }
 }
 
-FB_INLINE void rmsnorm_row(fb_dtype t, const fb_call *call, int64_t row) {
-    const fb_weight *w = &call->weights[0];
-    int64_t n = w->cols;
-    const void *x = fb_view_at(&call->in[0], row, 0);
-    void *y = fb_view_at(&call->out[0], row, 0);
-    float scale = 1.0f / sqrtf(mean_square(t, x, n, 0) + call->attr.eps);
-    for (int64_t i = 0; i < n; i += VW)
-        vf_put_n(t, y, i, n, vf_get_n(t, x, i, n, 0) * scale * vf_get_any(w->dtype, w->data, i, n, 0));
-}
-
-#define NORM(name)                                                                                           \
-    void FB_KERNEL(name)(const fb_call *call, const fb_lane *lane) {                                         \
-        int64_t begin, end;                                                                                  \
-        fb_lane_share(lane, call->rows, 1, &begin, &end);                                                    \
-        for (int64_t row = begin; row < end; row++)                                                          \
-            FB_FOR_DTYPE(call->in[0].dtype, T, name##_row(T, call, row));                                    \
+void FB_KERNEL(add_norm)(const fb_call *call, const fb_lane *lane) {
+    /* Of the sum: the weights are absent after the last layer, if the final norm is another one. */
+    int64_t n = call->out[0].heads * call->out[0].width, begin, end;
+    fb_lane_share(lane, call->rows, 1, &begin, &end);
+    for (int64_t row = begin; row < end; row++) {
+        const void *a = fb_view_at(&call->in[0], row, 0), *b = fb_view_at(&call->in[1], row, 0);
+        const void *c = call->attr.terms == 3 ? fb_view_at(&call->in[2], row, 0) : NULL;
+        void *x = fb_view_at(&call->out[0], row, 0);
+        FB_FOR_DTYPE(call->out[0].dtype, T, sum_row(T, a, b, c, x, n));
+        row_stats stats = row_stats_of(call, call->attr.norm, call->out[0].dtype, x, n);
+        for (int k = 0; k < call->attr.norms; k++)
+            if (call->weights[2 * k].data)
+                norm_row(call, call->attr.norm, x, stats, 2 * k, &call->out[1 + k], row);
     }
-
-NORM(layernorm)
-NORM(rmsnorm)
+}

@@ -1,4 +1,5 @@
-/* rope_angles, rope, kv_append: what happens to q, k and v between their projection and the attention. */
+/* rope_angles, rope, kv_append, and rope_kv, which is all of them but the angles: what happens to q, k and v
+ * between their projection and the attention. */
 #include "backend/cpu/kernel.h"
 #include "backend/cpu/simd.h"
 
@@ -17,17 +18,25 @@ void FB_KERNEL(rope_angles)(const fb_call *call, const fb_lane *lane) {
     }
 }
 
+/* Pairs of a head's first 2 * half elements. A short rest is done one by one: the same products and sums, so
+ * the same bits. */
 FB_INLINE void rotate(fb_dtype t, const void *x, void *y, const float *angles, int64_t half, int64_t width) {
-    for (int64_t i = 0; i < half; i += VW) {
-        const void *x2 = vf_address(t, x, half);
-        vf a = vf_get_n(t, x, i, half, 0), b = vf_get_n(t, x2, i, half, 0);
-        vf c = vf_get_n(FB_F32, angles, i, half, 0), s = vf_get_n(FB_F32, angles + half, i, half, 0);
-        vf_put_n(t, y, i, half, a * c - b * s);
-        vf_put_n(t, (void *)(uintptr_t)vf_address(t, y, half), i, half, b * c + a * s);
+    const void *x2 = vf_address(t, x, half);
+    void *y2 = (void *)(uintptr_t)vf_address(t, y, half);
+    int64_t i = 0;
+    for (; i + VW <= half; i += VW) {
+        vf a = vf_get(t, x, i), b = vf_get(t, x2, i), c = vf_load_f32(angles + i),
+           s = vf_load_f32(angles + half + i);
+        vf_put(t, y, i, a * c - b * s);
+        vf_put(t, y2, i, b * c + a * s);
     }
-    int64_t rotary = 2 * half;
-    memcpy((void *)(uintptr_t)vf_address(t, y, rotary), vf_address(t, x, rotary),
-           (size_t)((width - rotary) * (t == FB_F32 ? 4 : 2)));
+    for (; i < half; i++) {
+        float a = fb_get(t, x, i), b = fb_get(t, x2, i), c = angles[i], s = angles[half + i];
+        fb_put(t, y, i, a * c - b * s);
+        fb_put(t, y2, i, b * c + a * s);
+    }
+    memcpy((void *)(uintptr_t)vf_address(t, y, 2 * half), vf_address(t, x, 2 * half),
+           (size_t)((width - 2 * half) * (t == FB_F32 ? 4 : 2)));
 }
 
 void FB_KERNEL(rope)(const fb_call *call, const fb_lane *lane) {
@@ -53,4 +62,24 @@ void FB_KERNEL(kv_append)(const fb_call *call, const fb_lane *lane) {
         memcpy(fb_kv_at(kv, kv->k, head, call->position + row), fb_view_at(&call->in[0], row, head), bytes);
         memcpy(fb_kv_at(kv, kv->v, head, call->position + row), fb_view_at(&call->in[1], row, head), bytes);
     }
+}
+
+/* in: q, k, v, angles; out: the rotated q. A lane takes whole KV heads, each with the query heads that read
+ * it, so that an attention kernel which does the same needs no barrier in between. */
+void FB_KERNEL(rope_kv)(const fb_call *call, const fb_lane *lane) {
+    const fb_view *q = &call->in[0], *k = &call->in[1], *v = &call->in[2], *out = &call->out[0];
+    const fb_kv *kv = &call->kv;
+    int64_t group = q->heads / kv->heads, half = call->attr.rotary / 2, begin, end;
+    size_t bytes = (size_t)(kv->width * fb_dtype_size(kv->dtype));
+    fb_lane_share(lane, kv->heads, 1, &begin, &end);
+    for (int64_t head = begin; head < end; head++)
+        for (int64_t row = 0; row < call->rows; row++) {
+            const float *angles = fb_view_at(&call->in[3], row, 0);
+            void *key = fb_kv_at(kv, kv->k, head, call->position + row);
+            FB_FOR_DTYPE(q->dtype, T,
+                         for (int64_t g = head * group; g < (head + 1) * group; g++) rotate(
+                             T, fb_view_at(q, row, g), fb_view_at(out, row, g), angles, half, q->width);
+                         rotate(T, fb_view_at(k, row, head), key, angles, half, k->width));
+            memcpy(fb_kv_at(kv, kv->v, head, call->position + row), fb_view_at(v, row, head), bytes);
+        }
 }

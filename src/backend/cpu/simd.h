@@ -98,15 +98,18 @@ FB_INLINE vf vf_min(vf a, vf b) { return vf_select(a < b, a, b); }
 
 /* The sum of the elements, halves onto halves: one fixed order for each width. */
 FB_INLINE float vf_sum(vf v) {
-    float a[VW];
-    memcpy(a, &v, sizeof a);
-#if VW == 16
-    for (int i = 0; i < 8; i++) a[i] += a[i + 8];
+#if defined FB_ISA_avx512
+    __m256 h = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+#elif defined FB_ISA_avx2
+    __m256 h = v;
 #endif
 #if VW >= 8
-    for (int i = 0; i < 4; i++) a[i] += a[i + 4];
+    __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
+#else
+    return (v[0] + v[2]) + (v[1] + v[3]);
 #endif
-    return (a[0] + a[2]) + (a[1] + a[3]);
 }
 
 FB_INLINE float vf_max_of(vf v) {
@@ -140,6 +143,10 @@ FB_INLINE void vf_put(fb_dtype t, void *p, int64_t i, vf v) {
 /* Elements i … of an array that ends at n: the lanes beyond it are `fill`, and are not written. */
 FB_INLINE vf vf_get_n(fb_dtype t, const void *p, int64_t i, int64_t n, float fill) {
     if (i + VW <= n) return vf_get(t, p, i);
+#if defined FB_ISA_avx512
+    if (t == FB_F32)
+        return _mm512_mask_loadu_ps(vf_set1(fill), (__mmask16)((1u << (n - i)) - 1), (const float *)p + i);
+#endif
     uint8_t raw[VW * 4] = {0};
     memcpy(raw, vf_address(t, p, i), (size_t)(n - i) * (t == FB_F32 ? 4 : 2));
     vf v = vf_get(t, raw, 0);
@@ -152,6 +159,12 @@ FB_INLINE void vf_put_n(fb_dtype t, void *p, int64_t i, int64_t n, vf v) {
         vf_put(t, p, i, v);
         return;
     }
+#if defined FB_ISA_avx512
+    if (t == FB_F32) {
+        _mm512_mask_storeu_ps((float *)p + i, (__mmask16)((1u << (n - i)) - 1), v);
+        return;
+    }
+#endif
     uint8_t raw[VW * 4];
     vf_put(t, raw, 0, v);
     memcpy((void *)(uintptr_t)vf_address(t, p, i), raw, (size_t)(n - i) * (t == FB_F32 ? 4 : 2));
@@ -183,6 +196,14 @@ FB_INLINE void fb_put(fb_dtype t, void *p, int64_t i, float f) {
         memcpy(at, &f, sizeof f);
     else
         memcpy(at, &h, sizeof h);
+}
+
+/* What storing as `t` and reading back would give. */
+FB_INLINE vf vf_rounded(fb_dtype t, vf v) {
+    if (t == FB_F32) return v;
+    uint16_t raw[VW];
+    vf_put(t, raw, 0, v);
+    return vf_get(t, raw, 0);
 }
 
 /* Runs `statement` with T a constant, once for each dtype that vector kernels have. */

@@ -363,7 +363,7 @@ static void check_isa(const rig *r, const fb_isa *isa, expectation *e) {
         for (size_t j = 0; j < sizeof some_lanes / sizeof *some_lanes; j++)
             check_slice(r, isa, (RIG_ROWS - some_rows[i]) / 2, some_rows[i], some_lanes[j], e);
     for (int64_t row = 0; row < RIG_ROWS; row += 5) check_slice(r, isa, row, 1, 1, e);
-    if (fb_op_table[r->kind].elementwise)
+    if (fb_op_table[r->kind].parts == FB_PARTS_ELEMENT)
         for (int k = 0; k < fb_op_table[r->kind].inputs; k++)
             for (int32_t lanes = 1; lanes <= 3; lanes += 2) check_in_place(r, isa, k, lanes, e);
 }

@@ -35,7 +35,15 @@
     X(GELU_TANH, "activation")                                                                               \
     X(SILU, "activation")                                                                                    \
     X(MUL, "elementwise")                                                                                    \
-    X(ADD, "elementwise")
+    X(ADD, "elementwise")                                                                                    \
+    X(ADD3, "fused")                                                                                         \
+    X(ADD_NORM, "fused")                                                                                     \
+    X(SWIGLU, "fused")                                                                                       \
+    X(LINEAR_GROUP, "fused")                                                                                 \
+    X(ROPE_KV, "fused")                                                                                      \
+    X(ATTN_ROWS, "fused")                                                                                    \
+    X(ATTN_FLASH, "fused")                                                                                   \
+    X(HEAD_ARGMAX, "fused")
 
 extern const char *const kernel_family[FB_OP_COUNT];
 

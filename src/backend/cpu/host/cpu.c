@@ -6,6 +6,7 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/host/isa.h"
+#include "base/clock.h"
 #include "base/memory.h"
 
 struct fb_engine {
@@ -25,7 +26,10 @@ struct fb_engine {
     fb_call calls[FB_SECTIONS][FB_MAX_OPS]; /* all but weights, cache and the step's numbers */
     const fb_step *step;
     bool stopped;
-    int64_t op_calls[FB_OP_COUNT];
+    bool by_head;                             /* attention's ops share whole KV heads among the lanes */
+    bool no_barrier[FB_SECTIONS][FB_MAX_OPS]; /* after this op */
+    double op_began;                          /* profile: when the op before ended */
+    fb_trace trace;
 };
 
 #define ALIGN 64
@@ -44,18 +48,22 @@ static int64_t row_elements(const fb_engine *e, const fb_value *storage) {
 /* ---- opening
  * -------------------------------------------------------------------------------------------------------- */
 
-/* A lane's scratch holds, in float32: the input rows of a linear when activations are 16-bit, and a row of
- * scores. Rounded up so that a kernel may write whole vectors. */
+static int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* A lane's scratch holds, in float32: the inputs of an op's linears that are not plain float32 rows, or two
+ * rows of scores (of doubles, in the reference). Rounded up so that a kernel may write whole vectors. */
 static int64_t scratch_floats(const fb_engine *e) {
     const fb_program *p = e->bound.program;
-    int64_t widest = 0;
-    for (int32_t v = 0; v < p->value_count; v++) {
-        int64_t cols = p->values[v].heads * p->values[v].width;
-        if (cols > widest) widest = cols;
-    }
-    int64_t rows = e->options.act == FB_F32 ? 1 : e->options.chunk;
-    int64_t floats = rows * widest > e->options.capacity ? rows * widest : e->options.capacity;
-    return aligned((floats + 64) * 4) / 4;
+    int64_t most = 4 * (e->options.capacity + 64);
+    for (int s = 0; s < FB_SECTIONS; s++)
+        for (int32_t i = 0; i < p->op_count[s]; i++) {
+            const fb_op *op = &p->ops[s][i];
+            int64_t rows = s == FB_EPILOGUE ? e->options.epilogue_rows : e->options.chunk, floats = 0;
+            for (int k = 0; k < FB_MAX_WEIGHTS; k += 4)
+                if (op->weights[k] != FB_NONE) floats += rows * p->slots[op->weights[k]].cols;
+            most = max_of(most, floats);
+        }
+    return aligned((most + 64) * 4) / 4;
 }
 
 static int64_t buffer_bytes(const fb_engine *e, int32_t buffer) {
@@ -117,10 +125,22 @@ static void prepare_calls(fb_engine *e) {
             const fb_op *op = &p->ops[s][i];
             fb_call *call = &e->calls[s][i];
             call->attr = op->attr;
-            for (int k = 0; k < FB_MAX_IN && op->in[k] != FB_NONE; k++) call->in[k] = view_of(e, op->in[k]);
-            for (int k = 0; k < FB_MAX_OUT && op->out[k] != FB_NONE; k++)
-                call->out[k] = view_of(e, op->out[k]);
+            for (int k = 0; k < FB_MAX_IN; k++)
+                if (op->in[k] != FB_NONE) call->in[k] = view_of(e, op->in[k]);
+            for (int k = 0; k < FB_MAX_OUT; k++)
+                if (op->out[k] != FB_NONE) call->out[k] = view_of(e, op->out[k]);
         }
+}
+
+/* Where a lane's part of an op reads only what the same lane's part of the op before wrote, no barrier is
+ * needed: attention after rope_kv, when both give each lane the same KV heads. With fewer heads than lanes
+ * that would leave lanes idle. */
+static void place_barriers(fb_engine *e) {
+    const fb_program *p = e->bound.program;
+    e->by_head = p->kv_heads >= fb_pool_lanes(e->pool);
+    for (int s = 0; s < FB_SECTIONS; s++)
+        for (int32_t i = 0; i + 1 < p->op_count[s]; i++)
+            e->no_barrier[s][i] = e->by_head && fb_op_joined(&p->ops[s][i], &p->ops[s][i + 1]);
 }
 
 static fb_status check_options(const fb_backend_options *o, const fb_isa *isa, fb_error *err) {
@@ -144,11 +164,13 @@ static fb_status cpu_start(fb_engine *e, fb_error *err) {
     FB_TRY(fb_layout_make(p, &e->layout, err));
     for (int32_t i = 0; i < p->op_count[FB_EPILOGUE]; i++) {
         const fb_op *op = &p->ops[FB_EPILOGUE][i];
-        for (int k = 0; k < FB_MAX_OUT && op->out[k] != FB_NONE; k++) e->in_epilogue[op->out[k]] = true;
+        for (int k = 0; k < FB_MAX_OUT; k++)
+            if (op->out[k] != FB_NONE) e->in_epilogue[op->out[k]] = true;
     }
     FB_TRY(fb_pool_create(e->options.threads ? e->options.threads : fb_pool_cores(), &e->pool, err));
     FB_TRY(allocate(e, err));
     prepare_calls(e);
+    place_barriers(e);
     return FB_OK;
 }
 
@@ -188,9 +210,28 @@ static void narrow_to_epilogue(const fb_engine *e, const fb_op *op, fb_call *cal
     call->rows = e->step->epilogue_rows;
     call->position += skipped;
     call->ids += skipped;
-    for (int k = 0; k < FB_MAX_IN && op->in[k] != FB_NONE; k++)
-        if (!e->in_epilogue[op->in[k]])
+    for (int k = 0; k < FB_MAX_IN; k++)
+        if (op->in[k] != FB_NONE && !e->in_epilogue[op->in[k]])
             call->in[k].data = fb_at(call->in[k].data, call->in[k].dtype, skipped * call->in[k].row_stride);
+}
+
+/* The op's weights in this layer, or in the next one. */
+static void bind_weights(const fb_engine *e, const fb_op *op, int64_t layer, fb_call *call) {
+    const fb_program *p = e->bound.program;
+    bool last = op->next_layer && layer + 1 == p->layers;
+    const int32_t *slots = last ? op->last_weights : op->weights;
+    layer += op->next_layer && !last;
+    for (int k = 0; k < FB_MAX_WEIGHTS; k++)
+        if (slots[k] != FB_NONE)
+            call->weights[k] = e->bound.weights[slots[k] * p->layers + layer];
+        else
+            call->weights[k].data = NULL;
+}
+
+static void count_call(fb_engine *e, const fb_op *op, bool barrier) {
+    e->trace.ops[op->kind]++;
+    e->trace.barriers += barrier;
+    for (uint32_t fuses = op->fuses; fuses; fuses &= fuses - 1) e->trace.fuses[__builtin_ctz(fuses)]++;
 }
 
 static void run_section(fb_engine *e, fb_section section, int64_t layer, const fb_lane *lane) {
@@ -198,27 +239,50 @@ static void run_section(fb_engine *e, fb_section section, int64_t layer, const f
     for (int32_t i = 0; i < p->op_count[section]; i++) {
         const fb_op *op = &p->ops[section][i];
         fb_call call = e->calls[section][i];
-        for (int k = 0; k < FB_MAX_WEIGHTS; k++)
-            if (op->weights[k] != FB_NONE)
-                call.weights[k] = e->bound.weights[op->weights[k] * p->layers + layer];
+        bind_weights(e, op, layer, &call);
         if (section == FB_BODY) call.kv = layer_cache(e, layer);
         call.ids = e->step->ids;
         call.rows = e->step->rows;
         call.position = e->step->position;
+        call.by_head = e->by_head;
         if (section == FB_EPILOGUE) narrow_to_epilogue(e, op, &call);
         e->isa->kernels[op->kind](&call, lane);
-        if (lane->index == 0) e->op_calls[op->kind]++;
-        fb_pool_barrier(e->pool);
+        bool barrier = !e->no_barrier[section][i];
+        if (lane->index == 0) count_call(e, op, barrier);
+        if (barrier) fb_pool_barrier(e->pool);
+        if (e->options.profile && lane->index == 0) {
+            double now = fb_now();
+            e->trace.seconds[section][i] += now - e->op_began;
+            e->trace.walk += now - e->op_began;
+            e->op_began = now;
+        }
     }
 }
 
-/* Value [rows, its width] as float32. */
+/* The last `rows` rows of a value as float32. */
 static void widen(const fb_engine *e, int32_t value, int64_t rows, float *out) {
     fb_view view = view_of(e, value);
-    int64_t cols = view.heads * view.width;
-    for (int64_t row = 0; row < rows; row++)
-        for (int64_t i = 0; i < cols; i++)
-            out[row * cols + i] = (float)fb_dtype_get(view.dtype, fb_view_at(&view, row, 0), i);
+    int64_t cols = view.heads * view.width, first = e->in_epilogue[value] ? 0 : e->step->rows - rows;
+    for (int64_t row = 0; row < rows; row++) {
+        const void *x = fb_view_at(&view, first + row, 0);
+        if (view.dtype == FB_F32)
+            memcpy(out + row * cols, x, (size_t)cols * sizeof *out);
+        else
+            for (int64_t i = 0; i < cols; i++) out[row * cols + i] = (float)fb_dtype_get(view.dtype, x, i);
+    }
+}
+
+/* The best of the lanes' best columns; the first among equals, as lanes are in the order of their columns. */
+static void take_best(const fb_engine *e, int64_t rows, int32_t *out) {
+    fb_view view = view_of(e, e->bound.program->best);
+    for (int64_t row = 0; row < rows; row++) {
+        const void *best = fb_view_at(&view, row, 0);
+        int32_t winner = 0;
+        for (int32_t lane = 1; lane < fb_pool_lanes(e->pool); lane++)
+            if (fb_dtype_get(view.dtype, best, 2 * lane) > fb_dtype_get(view.dtype, best, 2 * winner))
+                winner = lane;
+        out[row] = (int32_t)fb_dtype_get(view.dtype, best, 2 * winner + 1);
+    }
 }
 
 /* Shows a hidden state to the step's owner, while the other lanes wait. */
@@ -250,14 +314,21 @@ static void run_lane(void *arg, int32_t index) {
 static fb_status cpu_run(fb_engine *e, const fb_step *step, fb_error *err) {
     e->step = step;
     e->stopped = false;
+    double began = fb_now();
+    e->op_began = began;
     fb_pool_run(e->pool, run_lane, e);
     if (e->stopped) return fb_fail(err, FB_ERROR_STOPPED, "run: stopped");
-    widen(e, e->bound.program->logits, step->epilogue_rows, step->logits);
+    if (e->bound.program->logits != FB_NONE)
+        widen(e, e->bound.program->logits, step->epilogue_rows, step->logits);
+    else
+        take_best(e, step->epilogue_rows, step->best);
+    e->trace.steps++;
+    e->trace.step += fb_now() - began;
     return FB_OK;
 }
 
 static const char *cpu_variant(const fb_engine *e) { return e->isa->name; }
 static int32_t cpu_threads(const fb_engine *e) { return fb_pool_lanes(e->pool); }
-static const int64_t *cpu_calls(const fb_engine *e) { return e->op_calls; }
+static const fb_trace *cpu_trace(const fb_engine *e) { return &e->trace; }
 
-const fb_backend fb_backend_cpu = {"cpu", cpu_open, cpu_run, cpu_close, cpu_variant, cpu_threads, cpu_calls};
+const fb_backend fb_backend_cpu = {"cpu", cpu_open, cpu_run, cpu_close, cpu_variant, cpu_threads, cpu_trace};

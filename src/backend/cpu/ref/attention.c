@@ -40,3 +40,31 @@ void fb_cpu_attn_values_ref(const fb_call *call, const fb_lane *lane) {
         ref_set(out, row, head, i, sum);
     }
 }
+
+/* Both fused forms compute the same thing. */
+static void attend(const fb_call *call, const fb_lane *lane) {
+    if (lane->index) return;
+    const fb_view *q = &call->in[0];
+    const fb_kv *kv = &call->kv;
+    int64_t group = q->heads / kv->heads;
+    REF_FOR(row, call->rows)
+    REF_FOR(head, q->heads) {
+        int64_t count = call->position + row + 1;
+        double *score = (double *)(void *)lane->scratch, most = -INFINITY, total = 0;
+        REF_FOR(j, count) {
+            score[j] = 0;
+            REF_FOR(i, q->width) score[j] += ref_get(q, row, head, i) * ref_kv(kv, kv->k, head / group, j, i);
+            score[j] *= (double)call->attr.scale;
+            most = fmax(most, score[j]);
+        }
+        REF_FOR(j, count) total += exp(score[j] - most);
+        REF_FOR(i, q->width) {
+            double sum = 0;
+            REF_FOR(j, count) sum += exp(score[j] - most) / total * ref_kv(kv, kv->v, head / group, j, i);
+            ref_set(&call->out[0], row, head, i, sum);
+        }
+    }
+}
+
+void fb_cpu_attn_rows_ref(const fb_call *call, const fb_lane *lane) { attend(call, lane); }
+void fb_cpu_attn_flash_ref(const fb_call *call, const fb_lane *lane) { attend(call, lane); }

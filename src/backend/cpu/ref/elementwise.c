@@ -14,3 +14,17 @@ static double mul(double a, double b) { return a * b; }
 
 void fb_cpu_add_ref(const fb_call *call, const fb_lane *lane) { map(call, lane, add); }
 void fb_cpu_mul_ref(const fb_call *call, const fb_lane *lane) { map(call, lane, mul); }
+
+void fb_cpu_add3_ref(const fb_call *call, const fb_lane *lane) {
+    if (lane->index) return;
+    REF_FOR(row, call->rows)
+    REF_FOR(head, call->out[0].heads)
+    REF_FOR(i, call->out[0].width)
+    ref_set(&call->out[0], row, head, i,
+            ref_get(&call->in[0], row, head, i) + ref_get(&call->in[1], row, head, i) +
+                ref_get(&call->in[2], row, head, i));
+}
+
+static double swiglu(double a, double b) { return a / (1 + exp(-a)) * b; }
+
+void fb_cpu_swiglu_ref(const fb_call *call, const fb_lane *lane) { map(call, lane, swiglu); }

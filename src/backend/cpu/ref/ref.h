@@ -7,7 +7,7 @@
 
 #include "backend/cpu/kernel.h"
 
-#define X(KIND, name, in, out, w, elementwise, text)                                                         \
+#define X(KIND, name, in, out, w, parts, text)                                                               \
     void fb_cpu_##name##_ref(const fb_call *call, const fb_lane *lane);
 FB_OPS(X)
 #undef X
@@ -28,6 +28,16 @@ static inline double ref_weight(const fb_weight *w, int64_t row, int64_t col) {
 static inline double ref_kv(const fb_kv *kv, const void *base, int64_t head, int64_t position, int64_t i) {
     return fb_dtype_get(kv->dtype, base, (head * kv->capacity + position) * kv->width + i);
 }
+
+/* Elements of a normalised row, shared by the norms and by what they are fused into. */
+typedef struct ref_norm {
+    double mean, scale;
+} ref_norm;
+
+ref_norm ref_norm_of(fb_op_kind kind, const fb_view *x, int64_t row, int64_t n, double eps);
+double ref_normalised(ref_norm norm, double x, const fb_weight *w, const fb_weight *b, int64_t i);
+
+double ref_activation(fb_op_kind kind, double x); /* x itself for FB_OP_COUNT */
 
 #define REF_FOR(i, count) for (int64_t i = 0; i < (count); i++)
 

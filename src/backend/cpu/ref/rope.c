@@ -38,3 +38,23 @@ void fb_cpu_kv_append_ref(const fb_call *call, const fb_lane *lane) {
         fb_dtype_set(kv->dtype, kv->v, at, ref_get(&call->in[1], row, head, i));
     }
 }
+
+void fb_cpu_rope_kv_ref(const fb_call *call, const fb_lane *lane) {
+    if (lane->index) return;
+    fb_call q = *call, k = *call, append = *call;
+    q.in[1] = k.in[1] = call->in[3];
+    fb_cpu_rope_ref(&q, lane);
+    /* Rotate k straight into the cache, seen as rows of tokens. */
+    const fb_kv *kv = &call->kv;
+    k.in[0] = call->in[1];
+    k.out[0] = (fb_view){fb_kv_at(kv, kv->k, 0, call->position),
+                         kv->dtype,
+                         kv->heads,
+                         kv->width,
+                         kv->width,
+                         kv->capacity * kv->width};
+    fb_cpu_rope_ref(&k, lane);
+    append.in[0] = k.out[0];
+    append.in[1] = call->in[2];
+    fb_cpu_kv_append_ref(&append, lane);
+}

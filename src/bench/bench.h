@@ -1,0 +1,39 @@
+/* What both benchmarks share: checked options, a prompt, and arrays of samples. */
+#ifndef FB_BENCH_BENCH_H
+#define FB_BENCH_BENCH_H
+
+#include "base/status.h"
+
+fb_status fb_bench_check(const fb_model *model, const fb_bench_options *options, fb_error *err);
+
+/* Ids of the vocabulary in no order, the same ones every time. */
+void fb_bench_ids(const fb_model *model, int32_t *ids, int64_t count);
+
+int32_t fb_bench_argmax(const float *logits, int64_t count); /* the first among equals */
+
+/* Two runs, step by step, over the same ids. */
+typedef struct fb_bench_difference {
+    bool bit_identical; /* all logits */
+    double max_abs;     /* of a logit; NaN if one is */
+    double largest;     /* logit of the first run */
+    double gap;         /* by which the first run's best logit beats the one that the other run chose */
+} fb_bench_difference;
+
+void fb_bench_compare(fb_bench_difference *difference, const float *a, const float *b, int64_t count);
+
+/* The tokens that the two chose from the first run's logits. */
+void fb_bench_compare_best(fb_bench_difference *difference, const float *logits, int32_t a, int32_t b);
+
+/* With `bits`: all bits and tokens are equal. Without: the logits are within the tolerance of a fuse, and
+ * tokens differ only where it makes them interchangeable. */
+bool fb_bench_agrees(const fb_bench_difference *difference, bool bits, fb_dtype act, int64_t layers);
+
+/* Of a copy of the samples. */
+fb_status fb_bench_spread(const double *samples, int64_t count, fb_spread *out, fb_error *err);
+/* Of a[i] / b[i]. */
+fb_status fb_bench_ratio(const double *a, const double *b, int64_t count, fb_spread *out, fb_error *err);
+
+/* Calls the owner; false: it asks to stop. */
+fb_status fb_bench_progress(const fb_bench_options *options, int64_t done, int64_t total, fb_error *err);
+
+#endif

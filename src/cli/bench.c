@@ -1,0 +1,159 @@
+/* fusebox bench: fuses against each other. */
+#include "cli/bench.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/model.h"
+#include "cli/output.h"
+
+#define MAX_VARIANTS 32
+
+typedef struct bench_options {
+    cli_model_options model;
+    const char *model_name, *compare;
+    int64_t prompt, gen, reps;
+    bool prompt_given, gen_given, ops, json;
+} bench_options;
+
+/* ---- the command line ------------------------------------------------------------------------ */
+
+static bool parse(const cli_command *command, int argc, char **argv, bench_options *o, int *status) {
+    fb_bench_options defaults;
+    fb_bench_options_default(&defaults);
+    *o = (bench_options){.compare = "none,auto", .reps = defaults.reps};
+    o->prompt = defaults.prompt;
+    o->gen = defaults.gen;
+    cli_option model_rows[CLI_MODEL_ROWS], execution[CLI_MODEL_ROWS];
+    int rows = 0;
+    cli_model_rows(&o->model, model_rows);
+    for (int i = 0; i < CLI_MODEL_ROWS; i++) /* --compare says which fuses */
+        if (strcmp(model_rows[i].name, "fuse") != 0) execution[rows++] = model_rows[i];
+    const cli_option what[] = {
+        {CLI_ROW(0, "compare", CLI_STRING, &o->compare, "SPEC,SPEC…",
+                 "the variants; the first is the measure")},
+        {CLI_ROW(0, "prompt", CLI_INT, &o->prompt, "N", "tokens of the prompt"), .range = {1, 1e9},
+         .given = &o->prompt_given},
+        {CLI_ROW(0, "gen", CLI_INT, &o->gen, "N", "tokens to decode"), .range = {1, 1e9},
+         .given = &o->gen_given},
+        {CLI_ROW(0, "reps", CLI_INT, &o->reps, "R", "repetitions, the variants in turns"), .range = {1, 1e5}},
+        {CLI_ROW(0, "ops", CLI_FLAG, &o->ops, NULL,
+                 "each fuse alone against the operators that it replaces")},
+    };
+    const cli_option output[] = {
+        {CLI_ROW(0, "json", CLI_FLAG, &o->json, NULL,
+                 "one JSON object with all samples instead of the table")},
+    };
+    const cli_group groups[] = {
+        {"what", what, sizeof what / sizeof *what}, {"execution", execution, rows}, {"output", output, 1}};
+    cli_args args = {.command = command,
+                     .notes = CLI_MODEL_NOTES
+                     "A SPEC is what --fuse takes elsewhere, with + for its commas: none,all,all+-qkv_up.\n",
+                     .groups = groups,
+                     .group_count = 3,
+                     .max_positionals = 1};
+    if (!cli_args_parse(&args, argc, argv, status)) return false;
+    if (args.positional_count) o->model_name = args.positionals[0];
+    return true;
+}
+
+/* "none,all+-qkv_up" as names "none", "all+-qkv_up" and specs "none", "all,-qkv_up". */
+typedef struct variants {
+    char *name_text, *spec_text;
+    const char *names[MAX_VARIANTS], *specs[MAX_VARIANTS];
+    int count;
+} variants;
+
+static int split(const char *list, variants *v) {
+    v->name_text = strdup(list);
+    v->spec_text = strdup(list);
+    if (!v->name_text || !v->spec_text) return cli_fail(CLI_FAILED, "--compare: no memory");
+    for (size_t at = 0;; at++) {
+        if (v->count == MAX_VARIANTS)
+            return cli_fail(CLI_USAGE, "--compare: more than %d variants (at most %d)", MAX_VARIANTS,
+                            MAX_VARIANTS);
+        v->names[v->count] = v->name_text + at;
+        v->specs[v->count++] = v->spec_text + at;
+        for (; list[at] && list[at] != ','; at++)
+            if (list[at] == '+') v->spec_text[at] = ',';
+        v->name_text[at] = v->spec_text[at] = '\0';
+        if (!list[at]) return CLI_OK;
+    }
+}
+
+/* ---- the run --------------------------------------------------------------------------------- */
+
+static bool on_progress(void *user, int64_t done, int64_t total) {
+    const char *what = user;
+    if (!isatty(STDERR_FILENO)) return true;
+    if (done < total)
+        fprintf(stderr, "\r%lld of %lld %s", (long long)done, (long long)total, what);
+    else
+        fputs("\r\033[K", stderr);
+    return true;
+}
+
+static int run_ops(const fb_model *model, const fb_bench_options *options, const cli_bench_setting *setting,
+                   bool as_json) {
+    fb_error err;
+    fb_bench_ops_report *report;
+    if (fb_bench_ops(model, options, &report, &err) != FB_OK) return cli_fail_error(&err);
+    (as_json ? cli_bench_ops_json : cli_bench_ops_print)(setting, report);
+    int status = report->agree ? CLI_OK : CLI_FAILED;
+    fb_bench_ops_free(report);
+    return status;
+}
+
+static int run_variants(const fb_model *model, const fb_bench_options *options,
+                        const cli_bench_setting *setting, bool as_json) {
+    fb_error err;
+    fb_bench_report *report;
+    if (fb_bench_run(model, options, &report, &err) != FB_OK) return cli_fail_error(&err);
+    (as_json ? cli_bench_json : cli_bench_print)(setting, report);
+    int status = report->agree ? CLI_OK : CLI_FAILED;
+    fb_bench_free(report);
+    return status;
+}
+
+static int bench(const bench_options *o, const fb_model *model, const char *path) {
+    char repetitions[] = "repetitions", fuses[] = "fuses";
+    variants v = {0};
+    int status = split(o->compare, &v);
+    if (status == CLI_OK) {
+        fb_model_info info;
+        fb_bench_options options;
+        fb_model_get_info(model, &info);
+        fb_bench_options_default(&options);
+        cli_model_session(&o->model, &options.session);
+        options.specs = v.specs;
+        options.spec_count = v.count;
+        options.prompt = o->prompt;
+        options.gen = o->gen;
+        options.reps = o->reps;
+        options.on_progress = on_progress;
+        options.user = o->ops ? fuses : repetitions;
+        /* The defaults give way to a small context; what was asked for must fit. */
+        if (!o->prompt_given && !o->gen_given && options.prompt + options.gen > info.context)
+            options.prompt = options.gen = info.context / 2;
+        cli_bench_setting setting = {path, v.names, o->model.act, o->model.exact};
+        status = (o->ops ? run_ops : run_variants)(model, &options, &setting, o->json);
+    }
+    free(v.name_text);
+    free(v.spec_text);
+    return status;
+}
+
+int cli_bench(const cli_command *command, int argc, char **argv) {
+    bench_options options;
+    fb_model *model;
+    char *path;
+    int status;
+    if (!parse(command, argc, argv, &options, &status)) return status;
+    status = cli_model_open(options.model_name, &path, &model);
+    if (status == CLI_OK) status = bench(&options, model, path);
+    fb_model_free(model);
+    free(path);
+    return status;
+}

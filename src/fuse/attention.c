@@ -1,0 +1,31 @@
+/* Fuses around attention. */
+#include "fuse/match.h"
+
+/* Nodes: attn_scores, softmax, attn_values. Online softmax adds in another order and rounds less, so its bits
+ * differ; the row-wise form is the same three kernels without the buffer of scores. */
+bool fb_rewrite_attention(const fb_match *m) {
+    const fb_op *scores = fb_match_op(m, 0);
+    fb_op op = fb_match_new(m->options->exact ? FB_OP_ATTN_ROWS : FB_OP_ATTN_FLASH, FB_FUSE_ATTN_FLASH);
+    op.in[0] = scores->in[0];
+    op.attr = scores->attr;
+    op.out[0] = fb_match_op(m, 2)->out[0];
+    return fb_match_replace(m, &op, 3);
+}
+
+/* Nodes: rope (q), rope (k), kv_append, by the same angles. */
+bool fb_condition_rope_kv(const fb_match *m) {
+    const fb_op *q = fb_match_op(m, 0), *k = fb_match_op(m, 1);
+    return q->in[1] == k->in[1] && q->attr.rotary == k->attr.rotary;
+}
+
+bool fb_rewrite_rope_kv(const fb_match *m) {
+    const fb_op *q = fb_match_op(m, 0), *k = fb_match_op(m, 1), *append = fb_match_op(m, 2);
+    fb_op op = fb_match_new(FB_OP_ROPE_KV, FB_FUSE_ROPE_KV);
+    op.in[0] = q->in[0];
+    op.in[1] = k->in[0];
+    op.in[2] = append->in[1];
+    op.in[3] = q->in[1];
+    op.out[0] = q->out[0];
+    op.attr = q->attr;
+    return fb_match_replace(m, &op, 3);
+}

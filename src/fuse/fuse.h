@@ -1,0 +1,72 @@
+/* Fuses: named rewrites of some ops of a program into one. Each has a switch, an exactness class and rows of
+ * a pattern table (table.c); what is fused is decided here, never in an architecture or a kernel. */
+#ifndef FB_FUSE_FUSE_H
+#define FB_FUSE_FUSE_H
+
+#include "program/program.h"
+
+/* X(ID, name, class, what becomes one)
+ *
+ * The order is the rule by which conflicts resolve: fuses are applied from first to last, and one whose ops
+ * an earlier one has taken does not apply. What swallows more comes first. */
+#define FB_FUSES(X)                                                                                          \
+    X(HEAD_ARGMAX, head_argmax, BIT, "LM head + argmax; greedy decoding never stores the logits")            \
+    X(ATTN_FLASH, attn_flash, TOL, "scores + softmax + values, without a buffer of scores")                  \
+    X(ROPE_KV, rope_kv, BIT, "rope on q and k + the append to the KV cache")                                 \
+    X(SWIGLU_DUAL, swiglu_dual, BIT, "gate and up projections + silu + product")                             \
+    X(SWIGLU_GEMM, swiglu_gemm, BIT, "silu on the sums of the gate projection")                              \
+    X(SWIGLU_VEC, swiglu_vec, BIT, "silu + product")                                                         \
+    X(DOWN_ADD, down_add, BIT, "output projection(s) + bias + residual")                                     \
+    X(BIAS_ACT, bias_act, BIT, "projection + bias + gelu")                                                   \
+    X(QKV, qkv, BIT, "q, k and v projections")                                                               \
+    X(QKV_UP, qkv_up, BIT, "qkv and MLP-up projections, where both read the same x")                         \
+    X(NORM_LINEAR, norm_linear, BIT, "norm + the projection(s) that read it")                                \
+    X(ADD3, add3, BIT, "(a + b) + c")                                                                        \
+    X(ADD_NORM, add_norm, BIT, "residual add(s) + the next norm(s), across the layer boundary")
+
+typedef enum fb_fuse_id {
+#define X(ID, name, class, text) FB_FUSE_##ID,
+    FB_FUSES(X)
+#undef X
+        FB_FUSE_COUNT
+} fb_fuse_id;
+
+/* BIT: bit-identical to the plain ops at the same dtype. TOL: differs, within a stated bound; such a fuse has
+ * a second, bit variant for --exact. */
+typedef enum fb_exactness { FB_EXACT_BIT, FB_EXACT_TOL } fb_exactness;
+
+typedef struct fb_fuse {
+    const char *name, *text;
+    fb_exactness exactness;
+} fb_fuse;
+
+extern const fb_fuse fb_fuse_table[FB_FUSE_COUNT];
+
+const char *fb_fuse_name(int fuse);
+
+#define FB_FUSE_BIT(id) (1u << (id))
+#define FB_FUSE_ALL     (FB_FUSE_BIT(FB_FUSE_COUNT) - 1)
+
+/* "none", "all", "auto", or a list "add_norm,bias_act" or "all,-qkv_up". `automatic` is set if the planner is
+ * to choose. */
+fb_status fb_fuse_parse(const char *spec, uint32_t *fuses, bool *automatic, fb_error *err);
+
+typedef struct fb_plan_options {
+    uint32_t fuses; /* bits of what may be applied */
+    bool exact;     /* bit-identical variants only */
+    bool greedy;    /* only the best token of a step is wanted, not the logits */
+} fb_plan_options;
+
+/* A program after its fuses. The frequencies still belong to the plain program. */
+typedef struct fb_plan {
+    fb_program program;
+    uint32_t applied;
+    int64_t calls[FB_FUSE_COUNT]; /* ops that carry the fuse in one step, all layers counted */
+} fb_plan;
+
+fb_status fb_plan_make(const fb_program *plain, const fb_plan_options *options, fb_plan *plan, fb_error *err);
+
+/* Why a fuse does not apply to a plain program, in a few words; NULL if it does. */
+const char *fb_fuse_why_not(const fb_program *plain, fb_fuse_id fuse, bool greedy);
+
+#endif

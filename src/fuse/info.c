@@ -1,0 +1,51 @@
+/* What each fuse does to a model, for people. */
+#include <stdlib.h>
+
+#include "fuse/fuse.h"
+#include "fuse/tolerance.h"
+#include "model/model.h"
+
+/* The fuses that apply when those of the mask are on, and how often each is called in a step. */
+static uint32_t apply(const fb_model *model, uint32_t fuses, fb_plan *plan) {
+    fb_plan_options options = {.fuses = fuses, .greedy = true};
+    return fb_plan_make(&model->spec->program, &options, plan, NULL) == FB_OK ? plan->applied : 0;
+}
+
+/* The first fuse in whose presence `fuse` no longer applies: the earlier ones are switched on one by one. */
+static const char *find_taker(const fb_model *model, int fuse, fb_plan *plan) {
+    uint32_t on = FB_FUSE_BIT(fuse);
+    for (int earlier = 0; earlier < fuse; earlier++) {
+        on |= FB_FUSE_BIT(earlier);
+        if (!(apply(model, on, plan) & FB_FUSE_BIT(fuse))) return fb_fuse_name(earlier);
+    }
+    return NULL;
+}
+
+static void fill(const fb_model *model, int fuse, fb_fuse_info *info, fb_plan *plan) {
+    const fb_program *plain = &model->spec->program;
+    info->why_not = fb_fuse_why_not(plain, (fb_fuse_id)fuse, true);
+    if (info->why_not) return;
+    info->greedy = fb_fuse_why_not(plain, (fb_fuse_id)fuse, false) != NULL;
+    apply(model, FB_FUSE_BIT(fuse), plan);
+    info->calls_a_step = plan->calls[fuse];
+    info->in_all = apply(model, FB_FUSE_ALL, plan) & FB_FUSE_BIT(fuse);
+    if (!info->in_all) info->taken_by = find_taker(model, fuse, plan);
+}
+
+bool fb_model_fuse(const fb_model *model, int index, fb_fuse_info *info) {
+    *info = (fb_fuse_info){0};
+    if (index < 0 || index >= FB_FUSE_COUNT) return false;
+    const fb_fuse *fuse = &fb_fuse_table[index];
+    info->name = fuse->name;
+    info->text = fuse->text;
+    info->bit = fuse->exactness == FB_EXACT_BIT;
+    if (!info->bit) info->bound = FB_FUSE_TOLERANCE_TEXT;
+    info->backends = fb_backend_cpu.name;
+    fb_plan *plan = malloc(sizeof *plan);
+    if (plan)
+        fill(model, index, info, plan);
+    else
+        info->why_not = "no memory";
+    free(plan);
+    return true;
+}

@@ -1,0 +1,85 @@
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "fuse/match.h"
+
+/* ---- the user's words
+ * --------------------------------------------------------------------------------------------------- */
+
+static fb_status parse_word(const char *word, size_t length, bool first, uint32_t *fuses, bool *automatic,
+                            fb_error *err) {
+    bool off = length && *word == '-';
+    const char *name = word + off;
+    size_t size = length - off;
+    if (first && !off) {
+        *automatic = size == 4 && strncmp(name, "auto", 4) == 0;
+        if (*automatic || (size == 3 && strncmp(name, "all", 3) == 0)) {
+            *fuses = FB_FUSE_ALL;
+            return FB_OK;
+        }
+        if (size == 4 && strncmp(name, "none", 4) == 0) return FB_OK;
+    }
+    char known[256] = "";
+    for (int i = 0; i < FB_FUSE_COUNT; i++) {
+        const char *fuse = fb_fuse_table[i].name;
+        if (strlen(fuse) == size && strncmp(name, fuse, size) == 0) {
+            *fuses = off ? *fuses & ~FB_FUSE_BIT(i) : *fuses | FB_FUSE_BIT(i);
+            return FB_OK;
+        }
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "", fuse);
+    }
+    return fb_fail(err, FB_ERROR_USAGE, "fuse: \"%.*s\" (none, all, auto, or of %s)",
+                   (int)(length > 64 ? 64 : length), word, known);
+}
+
+fb_status fb_fuse_parse(const char *spec, uint32_t *fuses, bool *automatic, fb_error *err) {
+    *fuses = 0;
+    *automatic = false;
+    for (const char *word = spec;; word++) {
+        size_t length = strcspn(word, ",");
+        FB_TRY(parse_word(word, length, word == spec, fuses, automatic, err));
+        word += length;
+        if (!*word) return FB_OK;
+    }
+}
+
+/* ---- applying
+ * -----------------------------------------------------------------------------------------------------------
+ */
+
+static void count_calls(fb_plan *plan) {
+    const fb_program *p = &plan->program;
+    for (int s = 0; s < FB_SECTIONS; s++)
+        for (int32_t i = 0; i < p->op_count[s]; i++)
+            for (int f = 0; f < FB_FUSE_COUNT; f++)
+                if (p->ops[s][i].fuses & FB_FUSE_BIT(f)) plan->calls[f] += s == FB_BODY ? p->layers : 1;
+    for (int f = 0; f < FB_FUSE_COUNT; f++)
+        if (plan->calls[f]) plan->applied |= FB_FUSE_BIT(f);
+}
+
+fb_status fb_plan_make(const fb_program *plain, const fb_plan_options *options, fb_plan *plan,
+                       fb_error *err) {
+    memset(plan, 0, sizeof *plan);
+    plan->program = *plain;
+    for (int32_t i = 0; i < fb_pattern_count; i++) {
+        const fb_pattern *pattern = &fb_pattern_table[i];
+        if (!(options->fuses & FB_FUSE_BIT(pattern->fuse))) continue;
+        while (fb_pattern_apply(pattern, &plan->program, options)) {
+        }
+    }
+    count_calls(plan);
+    fb_layout layout;
+    return fb_layout_make(&plan->program, &layout, err);
+}
+
+const char *fb_fuse_why_not(const fb_program *plain, fb_fuse_id fuse, bool greedy) {
+    fb_plan_options alone = {.fuses = FB_FUSE_BIT(fuse), .greedy = greedy};
+    fb_plan *plan = malloc(sizeof *plan);
+    if (!plan) return "no memory";
+    bool applies = fb_plan_make(plain, &alone, plan, NULL) == FB_OK && plan->applied;
+    free(plan);
+    if (applies) return NULL;
+    for (int32_t i = 0; i < fb_pattern_count; i++)
+        if (fb_pattern_table[i].fuse == fuse) return fb_pattern_table[i].needs;
+    return "no pattern";
+}

@@ -1,0 +1,296 @@
+#include "plan/cost.h"
+
+#include <math.h>
+
+#include "base/pool.h"
+
+const char *const fb_term_names[FB_TERM_COUNT] = {
+#define X(TERM, name, call, unit) [FB_TERM_##TERM] = #name,
+    FB_TERMS(X)
+#undef X
+};
+
+/* What the counting functions below share. */
+typedef struct counting {
+    const fb_bound *bound;
+    const fb_program *program;
+    const fb_op *op;
+    fb_shape shape; /* rows and position of this section */
+    fb_cost cost;
+} counting;
+
+/* Lanes share outputs and columns in whole multiples of this (the kernels' GRAIN). */
+#define GRAIN 16
+/* Rows that the many-token tile takes at once; fewer go one by one. */
+#define MANY_ROWS 6
+
+/* ---- sizes -------------------------------------------------------------------------------------------- */
+
+static int64_t busiest(int64_t count, int64_t grain, int32_t lanes) {
+    int64_t most = 0;
+    for (int32_t lane = 0; lane < lanes; lane++) {
+        int64_t begin, end;
+        fb_pool_share(count, grain, lane, lanes, &begin, &end);
+        if (end - begin > most) most = end - begin;
+    }
+    return most;
+}
+
+static const fb_weight *weight(const counting *c, int k) {
+    int32_t slot = c->op->weights[k];
+    return slot == FB_NONE ? NULL : &c->bound->weights[slot * c->program->layers];
+}
+
+static int64_t weight_bytes(const fb_weight *w) { return w->rows * w->cols * fb_dtype_size(w->dtype); }
+
+static int64_t element_size(const counting *c, const fb_value *v) {
+    const fb_value *storage = &c->program->values[v->storage];
+    return fb_dtype_size(storage->always_f32 && c->shape.act != FB_F64 ? FB_F32 : c->shape.act);
+}
+
+/* Positions that all rows see together: row t sees 0 … position + t. */
+static int64_t positions_seen(const counting *c) {
+    return c->shape.rows * (c->shape.position + 1) + c->shape.rows * (c->shape.rows - 1) / 2;
+}
+
+static int64_t value_bytes(const counting *c, int32_t value) {
+    const fb_value *v = &c->program->values[value];
+    int64_t elements = v->width ? c->shape.rows * v->heads * v->width : v->heads * positions_seen(c);
+    return elements * element_size(c, v);
+}
+
+static int64_t columns(const counting *c, int32_t value) {
+    const fb_value *v = &c->program->values[value];
+    return v->heads * v->width;
+}
+
+static void add_work(counting *c, fb_term term, double calls, double units) {
+    c->cost.work[term].calls += calls;
+    c->cost.work[term].units += units;
+}
+
+/* ---- bytes -------------------------------------------------------------------------------------------- */
+
+static void count_values(counting *c) {
+    const fb_op *op = c->op;
+    for (int k = 0; k < FB_MAX_IN; k++) {
+        bool again = op->in[k] == FB_NONE;
+        for (int e = 0; e < k; e++) again = again || op->in[e] == op->in[k];
+        if (!again) c->cost.act_read += value_bytes(c, op->in[k]);
+    }
+    for (int k = 0; k < FB_MAX_OUT; k++)
+        if (op->out[k] != FB_NONE) c->cost.act_written += value_bytes(c, op->out[k]);
+}
+
+static void count_weights(counting *c) {
+    for (int k = 0; k < FB_MAX_WEIGHTS; k++) {
+        bool again = false; /* segments of a group may share a norm */
+        for (int e = 0; e < k; e++) again = again || c->op->weights[e] == c->op->weights[k];
+        if (!weight(c, k) || again) continue;
+        c->cost.weight_bytes += weight_bytes(weight(c, k));
+        c->cost.streams++;
+    }
+}
+
+/* `halves`: 1 for k or v, 2 for both. */
+static int64_t kv_bytes(const counting *c, int64_t positions, int halves) {
+    const fb_program *p = c->program;
+    return halves * positions * p->kv_heads * p->head_dim * fb_dtype_size(c->shape.act);
+}
+
+/* ---- ops ---------------------------------------------------------------------------------------------- */
+
+/* What all lanes wrote and one lane reads whole: the part of it that others wrote. */
+static double foreign(const counting *c, int64_t bytes) {
+    return (double)bytes * (c->shape.lanes - 1) / c->shape.lanes;
+}
+
+static fb_term norm_term(fb_op_kind kind) {
+    return kind == FB_OP_RMSNORM ? FB_TERM_RMSNORM : FB_TERM_LAYERNORM;
+}
+
+static int64_t norm_flops(fb_op_kind kind) { return kind == FB_OP_RMSNORM ? 4 : 8; }
+
+static void count_table(counting *c) {
+    const fb_weight *table = weight(c, 0);
+    c->cost.weight_bytes = c->shape.rows * table->cols * fb_dtype_size(table->dtype);
+    int64_t part = busiest(table->cols, GRAIN, c->shape.lanes);
+    add_work(c, FB_TERM_ADD, (double)c->shape.rows, (double)(c->shape.rows * part));
+}
+
+static void count_angles(counting *c) {
+    int64_t rows = busiest(c->shape.rows, 1, c->shape.lanes), half = c->op->attr.rotary / 2;
+    c->cost.flops = c->shape.rows * half * 2 * FB_FLOPS_FUNCTION;
+    add_work(c, FB_TERM_ANGLES, (double)rows, (double)(rows * half));
+}
+
+/* One row is one lane's: with one token all lanes but one wait. */
+static void count_norm(counting *c) {
+    int64_t rows = busiest(c->shape.rows, 1, c->shape.lanes), n = weight(c, 0)->cols;
+    c->cost.lanes = (int32_t)(c->shape.rows < c->shape.lanes ? c->shape.rows : c->shape.lanes);
+    c->cost.flops = c->shape.rows * n * norm_flops(c->op->kind);
+    c->cost.foreign = foreign(c, c->cost.act_read / c->cost.lanes);
+    add_work(c, norm_term(c->op->kind), (double)rows, (double)(rows * n));
+}
+
+static void count_add_norm(counting *c) {
+    const fb_op_attr *attr = &c->op->attr;
+    count_norm(c);
+    int64_t rows = busiest(c->shape.rows, 1, c->shape.lanes), n = weight(c, 0)->cols;
+    fb_work *norm = &c->cost.work[norm_term(attr->norm)];
+    *norm = (fb_work){(double)rows, (double)(rows * n)};
+    if (attr->norm == FB_OP_RMSNORM) c->cost.work[FB_TERM_LAYERNORM] = (fb_work){0};
+    add_work(c, FB_TERM_ADD, (double)(rows * attr->norms),
+             (double)(rows * n * (attr->terms - 2 + attr->norms)));
+    c->cost.flops = c->shape.rows * n * (attr->terms - 1 + norm_flops(attr->norm) + 4 * (attr->norms - 1));
+}
+
+static fb_term function_term(fb_op_kind kind) {
+    return kind == FB_OP_GELU ? FB_TERM_GELU : kind == FB_OP_GELU_TANH ? FB_TERM_GELU_TANH : FB_TERM_SILU;
+}
+
+static void count_elementwise(counting *c) {
+    int64_t cols = columns(c, c->op->out[0]), part = busiest(cols, GRAIN, c->shape.lanes);
+    double rows = (double)c->shape.rows, elements = rows * (double)part;
+    bool function = c->op->kind == FB_OP_GELU || c->op->kind == FB_OP_GELU_TANH ||
+                    c->op->kind == FB_OP_SILU || c->op->kind == FB_OP_SWIGLU;
+    int64_t sums = c->op->kind == FB_OP_ADD3 ? 2 : c->op->in[1] != FB_NONE;
+    if (function) add_work(c, function_term(c->op->kind), rows, elements);
+    if (sums) add_work(c, FB_TERM_ADD, function ? 0 : rows, elements * (double)sums);
+    c->cost.flops = c->shape.rows * cols * (sums + (function ? FB_FLOPS_FUNCTION : 0));
+}
+
+/* The norm or the widening that a lane does for itself before segment s, unless an earlier segment had it. */
+static void count_prepare(counting *c, int s, const fb_segment *segment, int64_t k) {
+    for (int e = 0; e < s; e++)
+        if (c->op->in[e] == c->op->in[s] && c->op->weights[4 * e + 2] == c->op->weights[4 * s + 2]) return;
+    double rows = (double)c->shape.rows, elements = rows * (double)k;
+    c->cost.foreign += foreign(c, value_bytes(c, c->op->in[s]));
+    if (segment->norm != FB_OP_COUNT) {
+        add_work(c, norm_term(segment->norm), rows, elements);
+        c->cost.flops += c->shape.rows * k * norm_flops(segment->norm);
+    } else if (c->shape.act != FB_F32) {
+        add_work(c, FB_TERM_ADD, rows, elements);
+    }
+}
+
+/* `part` of the outputs of weight number w, and what happens to each before it is stored. */
+static void count_outputs(counting *c, int w, double part, const fb_segment *segment, int64_t extra) {
+    const fb_weight *m = weight(c, w);
+    int64_t many = c->shape.rows / MANY_ROWS * MANY_ROWS, one = c->shape.rows - many;
+    double outs = (double)m->rows * part, k = (double)m->cols;
+    fb_term offset = m->dtype == FB_F16 ? 1 : m->dtype == FB_BF16 ? 2 : 0;
+    add_work(c, FB_TERM_ONE_F32 + offset, outs * (double)one, outs * (double)one * k);
+    add_work(c, FB_TERM_MANY_F32 + offset, outs * (double)many, outs * (double)many * k);
+    bool biased = c->op->kind != FB_OP_HEAD_ARGMAX && weight(c, w + 1);
+    double finished = outs * (double)c->shape.rows;
+    c->cost.flops += c->shape.rows * m->rows * (2 * m->cols + biased + extra);
+    if (extra) add_work(c, FB_TERM_ADD, 0, finished * (double)extra);
+    if (segment->act == FB_OP_COUNT) return;
+    add_work(c, function_term(segment->act), 0, finished);
+    c->cost.flops += c->shape.rows * m->rows * FB_FLOPS_FUNCTION;
+}
+
+static void count_linear(counting *c) {
+    static const fb_segment bare = {FB_OP_COUNT, FB_OP_COUNT, 0};
+    const fb_op_attr *attr = &c->op->attr;
+    bool group = c->op->kind == FB_OP_LINEAR_GROUP, combined = group && attr->combine != FB_COMBINE_NONE;
+    int segments = group ? attr->segments : 1;
+    int64_t total = 0;
+    for (int s = 0; s < segments; s++)
+        if (s == 0 || !combined) total += weight(c, 4 * s)->rows;
+    double part = (double)busiest(total, GRAIN, c->shape.lanes) / (double)total;
+    int64_t grains = (total + GRAIN - 1) / GRAIN;
+    c->cost.lanes = (int32_t)(grains < c->shape.lanes ? grains : c->shape.lanes);
+    for (int s = 0; s < segments; s++) {
+        const fb_segment *segment = group ? &attr->segment[s] : &bare;
+        count_prepare(c, s, segment, weight(c, 4 * s)->cols);
+        count_outputs(c, 4 * s, part, segment, combined && (s || attr->combine == FB_COMBINE_ADD));
+    }
+    if (c->op->kind == FB_OP_HEAD_ARGMAX) {
+        add_work(c, FB_TERM_BEST, (double)total * part * (double)c->shape.rows, 0);
+        c->cost.act_written = c->shape.rows * c->shape.lanes * 8;
+    }
+}
+
+/* The share of all heads' work that the busiest lane has. */
+static double head_part(const counting *c, int64_t heads, bool by_kv_head) {
+    int64_t items = by_kv_head ? c->program->kv_heads : c->shape.rows * heads;
+    return (double)busiest(items, 1, c->shape.lanes) / (double)items;
+}
+
+static void count_heads(counting *c) {
+    const fb_op *op = c->op;
+    const fb_program *p = c->program;
+    bool append = op->kind == FB_OP_KV_APPEND, both = op->kind == FB_OP_ROPE_KV;
+    const fb_value *x = &p->values[op->in[0]];
+    double part = head_part(c, append ? p->kv_heads : x->heads, both);
+    double rows = (double)c->shape.rows, width = (double)x->width, heads = (double)x->heads;
+    c->cost.foreign = foreign(c, (int64_t)((double)c->cost.act_read * part));
+    if (append || both) {
+        c->cost.kv_bytes = kv_bytes(c, c->shape.rows, 2);
+        add_work(c, FB_TERM_APPEND, rows * (double)p->kv_heads * part * (both ? 0.5 : 1),
+                 rows * (double)(p->kv_heads * p->head_dim) * part * (both ? 0.5 : 1));
+    }
+    if (append) return;
+    if (both) heads += (double)p->kv_heads;
+    /* Vectors of 16 floats are the widest. */
+    if (op->attr.rotary / 2 % 16)
+        add_work(c, FB_TERM_ROPE_RAGGED, rows * heads * part, 0);
+    else
+        add_work(c, FB_TERM_ROPE, rows * heads * part, rows * heads * width * part);
+    c->cost.flops = c->shape.rows * (int64_t)heads * op->attr.rotary * 3;
+}
+
+static void count_attention(counting *c) {
+    const fb_op *op = c->op;
+    const fb_program *p = c->program;
+    fb_op_kind kind = op->kind;
+    bool fused = kind == FB_OP_ATTN_ROWS || kind == FB_OP_ATTN_FLASH;
+    int64_t heads = p->values[kind == FB_OP_ATTN_VALUES ? op->out[0] : op->in[0]].heads;
+    double part = head_part(c, heads, fused && p->kv_heads >= c->shape.lanes);
+    int64_t seen = heads * positions_seen(c);
+    double positions = (double)seen * part, macs = positions * (double)p->head_dim;
+    c->cost.foreign =
+        fused || kind == FB_OP_ATTN_SCORES ? foreign(c, (int64_t)((double)c->cost.act_read * part)) : 0;
+    if (kind != FB_OP_SOFTMAX) {
+        c->cost.kv_bytes = kv_bytes(c, c->shape.position + c->shape.rows, fused ? 2 : 1);
+        c->cost.flops = seen * p->head_dim * 2 * (fused ? 2 : 1);
+        c->cost.streams = ceil((double)p->kv_heads * part) * (fused ? 2 : 1);
+    }
+    if (kind == FB_OP_SOFTMAX || fused) c->cost.flops += seen * (3 + FB_FLOPS_FUNCTION);
+    if (kind == FB_OP_ATTN_FLASH) add_work(c, FB_TERM_FLASH, positions, macs);
+    if (kind == FB_OP_ATTN_SCORES || kind == FB_OP_ATTN_ROWS) add_work(c, FB_TERM_SCORES, positions, macs);
+    if (kind == FB_OP_SOFTMAX || kind == FB_OP_ATTN_ROWS)
+        add_work(c, FB_TERM_SOFTMAX, (double)(heads * c->shape.rows) * part, positions);
+    if (kind == FB_OP_ATTN_VALUES || kind == FB_OP_ATTN_ROWS) add_work(c, FB_TERM_VALUES, positions, macs);
+}
+
+/* ---- the table ---------------------------------------------------------------------------------------- */
+
+static void (*const counters[FB_OP_COUNT])(counting *) = {
+    [FB_OP_EMBED] = count_table,           [FB_OP_EMBED_POSITION] = count_table,
+    [FB_OP_ROPE_ANGLES] = count_angles,    [FB_OP_LAYERNORM] = count_norm,
+    [FB_OP_RMSNORM] = count_norm,          [FB_OP_ADD_NORM] = count_add_norm,
+    [FB_OP_LINEAR] = count_linear,         [FB_OP_LINEAR_GROUP] = count_linear,
+    [FB_OP_HEAD_ARGMAX] = count_linear,    [FB_OP_ROPE] = count_heads,
+    [FB_OP_KV_APPEND] = count_heads,       [FB_OP_ROPE_KV] = count_heads,
+    [FB_OP_ATTN_SCORES] = count_attention, [FB_OP_SOFTMAX] = count_attention,
+    [FB_OP_ATTN_VALUES] = count_attention, [FB_OP_ATTN_ROWS] = count_attention,
+    [FB_OP_ATTN_FLASH] = count_attention,
+};
+
+fb_cost fb_cost_of(const fb_bound *bound, fb_section section, int32_t index, const fb_shape *shape) {
+    const fb_program *p = bound->program;
+    counting c = {.bound = bound, .program = p, .op = &p->ops[section][index], .shape = *shape};
+    c.cost.lanes = shape->lanes;
+    if (section == FB_EPILOGUE) {
+        c.shape.position += shape->rows - shape->epilogue_rows;
+        c.shape.rows = shape->epilogue_rows;
+    }
+    if (c.shape.rows == 0) return c.cost;
+    count_values(&c);
+    count_weights(&c);
+    (counters[c.op->kind] ? counters[c.op->kind] : count_elementwise)(&c);
+    return c.cost;
+}

@@ -1,0 +1,78 @@
+/* What an op costs, counted from shapes alone: bytes by origin, floating-point operations, and the work of
+ * its busiest lane in terms that a machine's measurements give a price to (machine.h). */
+#ifndef FB_PLAN_COST_H
+#define FB_PLAN_COST_H
+
+#include "backend/backend.h"
+
+/* X(TERM, name, what a call is, what a unit is)
+ *
+ * A kernel's time on data in the first- or second-level cache is calls * (fixed seconds) + units * (seconds
+ * each), on one lane. */
+#define FB_TERMS(X)                                                                                          \
+    X(ONE_F32, one_f32, "output", "multiply-add with a float32 weight, one token")                           \
+    X(ONE_F16, one_f16, "output", "multiply-add with a float16 weight, one token")                           \
+    X(ONE_BF16, one_bf16, "output", "multiply-add with a bfloat16 weight, one token")                        \
+    X(MANY_F32, many_f32, "output", "multiply-add with a float32 weight, many tokens")                       \
+    X(MANY_F16, many_f16, "output", "multiply-add with a float16 weight, many tokens")                       \
+    X(MANY_BF16, many_bf16, "output", "multiply-add with a bfloat16 weight, many tokens")                    \
+    X(BEST, best, "output of head_argmax, besides the linear", "-")                                          \
+    X(LAYERNORM, layernorm, "row", "element")                                                                \
+    X(RMSNORM, rmsnorm, "row", "element")                                                                    \
+    X(ADD, add, "row", "element")                                                                            \
+    X(GELU, gelu, "row", "element")                                                                          \
+    X(GELU_TANH, gelu_tanh, "row", "element")                                                                \
+    X(SILU, silu, "row", "element")                                                                          \
+    X(SCORES, scores, "position", "multiply-add")                                                            \
+    X(SOFTMAX, softmax, "row", "position")                                                                   \
+    X(VALUES, values, "position", "multiply-add")                                                            \
+    X(FLASH, flash, "position", "multiply-add with k and with v")                                            \
+    X(ROPE, rope, "head", "element")                                                                         \
+    X(ROPE_RAGGED, rope_ragged, "head whose rotating halves are no whole vectors", "-")                      \
+    X(APPEND, append, "head", "element of k")                                                                \
+    X(ANGLES, angles, "row", "angle")                                                                        \
+    X(LOGITS, logits, "step", "logit that is handed out and compared")
+
+typedef enum fb_term {
+#define X(TERM, name, call, unit) FB_TERM_##TERM,
+    FB_TERMS(X)
+#undef X
+        FB_TERM_COUNT
+} fb_term;
+
+extern const char *const fb_term_names[FB_TERM_COUNT];
+
+/* A step: `rows` tokens from `position` on. */
+typedef struct fb_shape {
+    int64_t rows, position;
+    int64_t epilogue_rows;
+    int32_t lanes;
+    fb_dtype act;
+} fb_shape;
+
+typedef struct fb_work {
+    double calls, units;
+} fb_work;
+
+typedef struct fb_cost {
+    int64_t weight_bytes; /* each weight once; of a table only the rows that are looked up */
+    int64_t act_read, act_written;
+    int64_t kv_bytes; /* each cached element once, read or written */
+    int64_t flops;    /* a multiply-add is two; exp, erf and tanh count FB_FLOPS_FUNCTION */
+    int32_t lanes;    /* that have something to do */
+    /* Of the busiest lane: */
+    double streams;              /* places in weights and cache where it begins to read */
+    double foreign;              /* bytes it reads that another lane wrote */
+    fb_work work[FB_TERM_COUNT]; /* what it computes */
+} fb_cost;
+
+#define FB_FLOPS_FUNCTION 10
+
+static inline int64_t fb_cost_bytes(const fb_cost *c) {
+    return c->weight_bytes + c->act_read + c->act_written + c->kv_bytes;
+}
+
+/* One call of an op, in the first layer. */
+fb_cost fb_cost_of(const fb_bound *bound, fb_section section, int32_t index, const fb_shape *shape);
+
+#endif

@@ -1,0 +1,121 @@
+#include "plan/price.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- one program -------------------------------------------------------------------------------------- */
+
+static double compute_seconds(const fb_machine *m, const fb_cost *cost) {
+    double seconds = 0;
+    for (int t = 0; t < FB_TERM_COUNT; t++)
+        seconds += cost->work[t].calls * m->term[t].calls + cost->work[t].units * m->term[t].units;
+    return seconds;
+}
+
+/* Weights and cached keys come from wherever a step's whole footprint fits; a lane alone has its share of the
+ * bandwidth. Activations were just written and are in a core's cache, possibly another's. */
+static void price_op(const fb_machine *m, double bandwidth, int32_t lanes, fb_price_op *op) {
+    const fb_cost *c = &op->cost;
+    double bytes = (double)(c->weight_bytes + c->kv_bytes);
+    op->compute = compute_seconds(m, c);
+    op->memory = bytes / (bandwidth * c->lanes / lanes);
+    op->kernel = fmax(op->compute, op->memory) + (1 - m->overlap) * fmin(op->compute, op->memory) +
+                 c->streams * m->latency + c->foreign * m->foreign;
+    op->seconds = op->kernel + m->dispatch + (op->barrier ? m->barrier : 0);
+}
+
+static void count_all(const fb_bound *bound, const fb_shape *shape, fb_price *price) {
+    const fb_program *p = bound->program;
+    bool by_head = p->kv_heads >= shape->lanes;
+    for (int s = 0; s < FB_SECTIONS; s++)
+        for (int32_t i = 0; i < p->op_count[s]; i++) {
+            fb_price_op *op = &price->op[s][i];
+            int64_t times = s == FB_BODY ? p->layers : 1;
+            const fb_op *next = i + 1 < p->op_count[s] ? &p->ops[s][i + 1] : NULL;
+            op->cost = fb_cost_of(bound, (fb_section)s, i, shape);
+            op->barrier = !(by_head && fb_op_joined(&p->ops[s][i], next));
+            price->footprint += (double)(times * (op->cost.weight_bytes + op->cost.kv_bytes));
+            price->step_bytes += times * fb_cost_bytes(&op->cost);
+            price->step_barriers += times * op->barrier;
+            if (s != FB_BODY) continue;
+            price->layer_bytes += fb_cost_bytes(&op->cost);
+            price->layer_barriers += op->barrier;
+        }
+}
+
+void fb_price_program(const fb_bound *bound, const fb_machine *m, const fb_shape *shape, fb_price *price) {
+    const fb_program *p = bound->program;
+    memset(price, 0, sizeof *price);
+    count_all(bound, shape, price);
+    price->bandwidth = fb_machine_bandwidth(m, price->footprint);
+    for (int s = 0; s < FB_SECTIONS; s++)
+        for (int32_t i = 0; i < p->op_count[s]; i++) {
+            price_op(m, price->bandwidth, shape->lanes, &price->op[s][i]);
+            price->total += price->op[s][i].seconds * (double)(s == FB_BODY ? p->layers : 1);
+        }
+    price->between = m->step;
+    if (p->logits != FB_NONE)
+        price->between += m->term[FB_TERM_LOGITS].units * (double)(p->vocab * shape->epilogue_rows);
+    price->total += price->between;
+}
+
+/* ---- the choice --------------------------------------------------------------------------------------- */
+
+/* What may have to go together for another fuse to come in: an add is free for add_norm only when neither the
+ * projection before it nor the one after its norm has taken its part. */
+static const uint32_t groups[] = {
+    FB_FUSE_BIT(FB_FUSE_DOWN_ADD) | FB_FUSE_BIT(FB_FUSE_NORM_LINEAR),
+    FB_FUSE_BIT(FB_FUSE_SWIGLU_DUAL) | FB_FUSE_BIT(FB_FUSE_SWIGLU_GEMM),
+};
+enum { GROUPS = sizeof groups / sizeof *groups };
+
+/* A prediction that is better by less than this is no reason to leave a fuse out. */
+#define MARGIN 0.01
+
+typedef struct choosing {
+    const fb_program *plain;
+    const fb_weight *weights;
+    const fb_machine *machine;
+    const fb_shape *shape;
+    fb_plan plan;
+    fb_price price;
+} choosing;
+
+static fb_status predict(choosing *c, const fb_plan_options *options, double *seconds, fb_error *err) {
+    FB_TRY(fb_plan_make(c->plain, options, &c->plan, err));
+    fb_price_program(&(fb_bound){&c->plan.program, c->weights}, c->machine, c->shape, &c->price);
+    *seconds = c->price.total;
+    return FB_OK;
+}
+
+static fb_status choose(choosing *c, fb_plan_options *options, fb_error *err) {
+    double best;
+    FB_TRY(predict(c, options, &best, err));
+    uint32_t applied = c->plan.applied;
+    for (int i = 0; i < FB_FUSE_COUNT + GROUPS; i++) {
+        fb_plan_options less = *options;
+        uint32_t off = i < FB_FUSE_COUNT ? FB_FUSE_BIT(i) : groups[i - FB_FUSE_COUNT];
+        if ((applied & off) == 0) continue;
+        less.fuses &= ~off;
+        double seconds;
+        FB_TRY(predict(c, &less, &seconds, err));
+        if (seconds >= best * (1 - MARGIN)) continue;
+        best = seconds;
+        applied = c->plan.applied;
+        *options = less;
+    }
+    return FB_OK;
+}
+
+fb_status fb_plan_choose(const fb_program *plain, const fb_weight *weights, const fb_machine *machine,
+                         const fb_shape *shape, fb_plan_options *options, fb_error *err) {
+    choosing *c = malloc(sizeof *c);
+    if (!c) return fb_fail_memory(err, "planner", sizeof *c);
+    c->plain = plain;
+    c->weights = weights;
+    c->machine = machine;
+    c->shape = shape;
+    fb_status status = choose(c, options, err);
+    free(c);
+    return status;
+}

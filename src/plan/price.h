@@ -1,0 +1,35 @@
+/* Prices: a machine's figures applied to what a program's ops cost; and the choice of fuses by it. */
+#ifndef FB_PLAN_PRICE_H
+#define FB_PLAN_PRICE_H
+
+#include "fuse/fuse.h"
+#include "plan/machine.h"
+
+typedef struct fb_price_op {
+    fb_cost cost;  /* of one call */
+    double kernel; /* seconds of one call: `compute` and `memory`, as far as they do not overlap, the
+                    * first bytes of streams, and what is handed over */
+    double compute, memory;
+    bool barrier;   /* all lanes meet after it */
+    double seconds; /* kernel, dispatch and barrier */
+} fb_price_op;
+
+typedef struct fb_price {
+    fb_price_op op[FB_SECTIONS][FB_MAX_OPS];
+    double between;   /* seconds of a step outside of ops */
+    double total;     /* seconds of a step, all layers */
+    double footprint; /* bytes that a step reads, weights and cache */
+    double bandwidth; /* at that footprint */
+    int64_t layer_bytes, layer_barriers;
+    int64_t step_bytes, step_barriers;
+} fb_price;
+
+void fb_price_program(const fb_bound *bound, const fb_machine *machine, const fb_shape *shape,
+                      fb_price *price);
+
+/* Leaves of `options->fuses` the ones whose plan has the lowest predicted total. One that makes no difference
+ * is kept. Costs well under a millisecond. */
+fb_status fb_plan_choose(const fb_program *plain, const fb_weight *weights, const fb_machine *machine,
+                         const fb_shape *shape, fb_plan_options *options, fb_error *err);
+
+#endif

@@ -1,0 +1,194 @@
+/* Measuring where the time of a step goes. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/stats.h"
+#include "plan/report.h"
+
+/* ---- running ------------------------------------------------------------------------------------------ */
+
+fb_status fb_runner_open(fb_runner *r, const fb_model *model, const fb_session_options *options,
+                         const fb_plan_options *plan, int64_t capacity, bool profile, fb_error *err) {
+    memset(r, 0, sizeof *r);
+    r->model = model;
+    FB_TRY(fb_plan_make(&model->spec->program, plan, &r->plan, err));
+    fb_backend_options backend = {.threads = options->threads,
+                                  .act = options->act,
+                                  .isa = options->isa,
+                                  .profile = profile,
+                                  .capacity = capacity,
+                                  .chunk = capacity < FB_RUNNER_CHUNK ? capacity : FB_RUNNER_CHUNK,
+                                  .epilogue_rows = 1};
+    int64_t bytes = model->spec->program.vocab * (int64_t)sizeof *r->logits;
+    r->logits = malloc((size_t)bytes);
+    if (!r->logits) return fb_fail_memory(err, "logits", bytes);
+    return fb_backend_cpu.open(&(fb_bound){&r->plan.program, model->weights}, &backend, &r->engine, err);
+}
+
+void fb_runner_close(fb_runner *r) {
+    if (r->engine) fb_backend_cpu.close(r->engine);
+    free(r->logits);
+    r->engine = NULL;
+    r->logits = NULL;
+}
+
+/* Any tokens: what they are changes no time. */
+static int32_t some_id(const fb_runner *r, int64_t position) {
+    return (int32_t)((position * 7919 + 13) % r->model->spec->program.vocab);
+}
+
+static fb_status run_rows(fb_runner *r, int64_t rows, bool last, fb_error *err) {
+    int32_t ids[FB_RUNNER_CHUNK], best;
+    for (int64_t i = 0; i < rows; i++) ids[i] = some_id(r, r->position + i);
+    fb_step step = {.ids = ids,
+                    .rows = rows,
+                    .position = r->position,
+                    .epilogue_rows = last,
+                    .logits = r->logits,
+                    .best = &best};
+    FB_TRY(fb_backend_cpu.run(r->engine, &step, err));
+    r->position += rows;
+    return FB_OK;
+}
+
+fb_status fb_runner_prefill(fb_runner *r, int64_t tokens, fb_error *err) {
+    r->position = 0;
+    while (r->position < tokens) {
+        int64_t left = tokens - r->position, rows = left < FB_RUNNER_CHUNK ? left : FB_RUNNER_CHUNK;
+        FB_TRY(run_rows(r, rows, rows == left, err));
+    }
+    return FB_OK;
+}
+
+fb_status fb_runner_decode(fb_runner *r, double *seconds, fb_error *err) {
+    double began = fb_now();
+    FB_TRY(run_rows(r, 1, true, err));
+    if (r->plan.program.logits != FB_NONE) {
+        volatile int32_t best = 0;
+        for (int32_t i = 1; i < r->plan.program.vocab; i++)
+            if (r->logits[i] > r->logits[best]) best = i;
+    }
+    *seconds = fb_now() - began;
+    return FB_OK;
+}
+
+/* ---- counting ----------------------------------------------------------------------------------------- */
+
+int fb_request_shapes(const fb_plan_request *q, int32_t lanes, fb_dtype act, fb_shape *shapes) {
+    if (!q->prefill) {
+        shapes[0] = (fb_shape){1, q->prompt + q->gen / 2, 1, lanes, act};
+        return 1;
+    }
+    int count = 0;
+    for (int64_t at = 0; at < q->prompt && count < FB_MAX_SHAPES; at += FB_RUNNER_CHUNK) {
+        int64_t left = q->prompt - at, rows = left < FB_RUNNER_CHUNK ? left : FB_RUNNER_CHUNK;
+        shapes[count++] = (fb_shape){rows, at, rows == left, lanes, act};
+    }
+    return count;
+}
+
+static void op_name(const fb_op *op, char *name, size_t size) {
+    snprintf(name, size, "%s", op->fuses ? "" : fb_op_table[op->kind].name);
+    for (uint32_t bits = op->fuses; bits; bits &= bits - 1)
+        snprintf(name + strlen(name), size - strlen(name), "%s%s", *name ? "+" : "",
+                 fb_fuse_name(__builtin_ctz(bits)));
+}
+
+static void add_price(fb_profile *profile, const fb_program *p, const fb_price *price) {
+    fb_profile_op *row = profile->ops;
+    for (int s = 0; s < FB_SECTIONS; s++)
+        for (int32_t i = 0; i < p->op_count[s]; i++, row++) {
+            const fb_price_op *op = &price->op[s][i];
+            double times = s == FB_BODY ? (double)p->layers : 1;
+            op_name(&p->ops[s][i], row->name, sizeof row->name);
+            row->section = s;
+            row->barrier = op->barrier;
+            row->calls += (int64_t)times;
+            row->bytes += times * (double)fb_cost_bytes(&op->cost);
+            row->weight_bytes += times * (double)op->cost.weight_bytes;
+            row->kv_bytes += times * (double)op->cost.kv_bytes;
+            row->flops += times * (double)op->cost.flops;
+            row->predicted += times * op->seconds;
+        }
+    profile->predicted += price->total;
+    profile->barriers = price->layer_barriers;
+    profile->layer_bytes = (double)price->layer_bytes;
+}
+
+fb_status fb_profile_price(fb_profile *profile, const fb_bound *bound, const fb_machine *machine,
+                           const fb_shape *shapes, int count, fb_error *err) {
+    const fb_program *p = bound->program;
+    fb_price *price = malloc(sizeof *price);
+    for (int s = 0; s < FB_SECTIONS; s++) profile->op_count += p->op_count[s];
+    profile->ops = calloc((size_t)profile->op_count, sizeof *profile->ops);
+    profile->layers = p->layers;
+    if (!price || !profile->ops) {
+        free(price);
+        return fb_fail_memory(err, "profile", sizeof *price);
+    }
+    for (int i = 0; i < count; i++) {
+        fb_price_program(bound, machine, &shapes[i], price);
+        add_price(profile, p, price);
+    }
+    free(price);
+    return fb_program_print(p, fb_fuse_name, &profile->text, err);
+}
+
+/* ---- measuring ---------------------------------------------------------------------------------------- */
+
+/* One step's times. */
+typedef struct sample {
+    double wall, walk;
+    double seconds[FB_SECTIONS][FB_MAX_OPS];
+} sample;
+
+static fb_status take_sample(fb_runner *r, const fb_plan_request *q, sample *out, fb_error *err) {
+    const fb_trace *trace = fb_backend_cpu.trace(r->engine);
+    fb_trace before = *trace;
+    if (q->prefill) {
+        double began = fb_now();
+        FB_TRY(fb_runner_prefill(r, q->prompt, err));
+        out->wall = fb_now() - began;
+    } else {
+        FB_TRY(fb_runner_decode(r, &out->wall, err));
+    }
+    out->walk = trace->walk - before.walk;
+    for (int s = 0; s < FB_SECTIONS; s++)
+        for (int i = 0; i < FB_MAX_OPS; i++) out->seconds[s][i] = trace->seconds[s][i] - before.seconds[s][i];
+    return FB_OK;
+}
+
+static int by_wall(const void *a, const void *b) {
+    double x = ((const sample *)a)->wall, y = ((const sample *)b)->wall;
+    return (x > y) - (x < y);
+}
+
+/* The mean of the faster half: what another process did to the slower half is not the program's. */
+static void average(fb_profile *profile, const fb_program *p, sample *samples, int64_t count) {
+    qsort(samples, (size_t)count, sizeof *samples, by_wall);
+    int64_t half = (count + 1) / 2;
+    profile->steps = half;
+    for (int64_t n = 0; n < half; n++) {
+        profile->wall += samples[n].wall / (double)half;
+        profile->between += (samples[n].wall - samples[n].walk) / (double)half;
+        fb_profile_op *row = profile->ops;
+        for (int s = 0; s < FB_SECTIONS; s++)
+            for (int32_t i = 0; i < p->op_count[s]; i++, row++)
+                row->seconds += samples[n].seconds[s][i] / (double)half;
+    }
+}
+
+#define PREFILLS 9
+
+fb_status fb_profile_measure(fb_profile *profile, fb_runner *r, const fb_plan_request *q, fb_error *err) {
+    int64_t count = q->prefill ? PREFILLS : q->gen;
+    sample *samples = calloc((size_t)count, sizeof *samples);
+    if (!samples) return fb_fail_memory(err, "profile", count * (int64_t)sizeof *samples);
+    fb_status status = fb_runner_prefill(r, q->prompt, err); /* for prefill, a warm-up */
+    for (int64_t i = 0; i < count && status == FB_OK; i++) status = take_sample(r, q, &samples[i], err);
+    if (status == FB_OK) average(profile, &r->plan.program, samples, count);
+    free(samples);
+    return status;
+}

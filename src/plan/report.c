@@ -1,0 +1,193 @@
+#include "plan/report.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/pool.h"
+#include "base/stats.h"
+
+static fb_status check_request(const fb_model *model, const fb_plan_request *q, fb_error *err) {
+    int64_t context = model->spec->program.context, gen = q->prefill ? 0 : q->gen;
+    if (q->prompt < 1)
+        return fb_fail(err, FB_ERROR_USAGE, "prompt: %lld tokens (1 or more)", (long long)q->prompt);
+    if (!q->prefill && q->gen < 1)
+        return fb_fail(err, FB_ERROR_USAGE, "gen: %lld tokens (1 or more)", (long long)q->gen);
+    if (q->prompt > context || gen > context - q->prompt)
+        return fb_fail(err, FB_ERROR_USAGE, "prompt and gen: %lld tokens (the model's context is %lld)",
+                       (long long)(q->prompt + gen), (long long)context);
+    return FB_OK;
+}
+
+/* What both kinds of report need. */
+typedef struct making {
+    const fb_model *model;
+    const fb_session_options *session;
+    const fb_plan_request *request;
+    fb_plan_report *report;
+    fb_machine machine;
+    fb_shape shapes[FB_MAX_SHAPES];
+    int shape_count;
+    fb_plan_options options;
+    fb_runner plain, fused;
+} making;
+
+static int64_t capacity_of(const making *m) {
+    return m->request->prompt + (m->request->prefill ? 0 : m->request->gen);
+}
+
+static fb_status prepare(making *m, fb_error *err) {
+    const fb_session_options *o = m->session;
+    const fb_plan_request *q = m->request;
+    bool automatic;
+    FB_TRY(check_request(m->model, q, err));
+    FB_TRY(fb_fuse_parse(o->fuse ? o->fuse : "auto", &m->options.fuses, &automatic, err));
+    if (o->threads < 0 || o->threads > FB_POOL_MAX_LANES)
+        return fb_fail(err, FB_ERROR_USAGE, "threads: %d (0 to %d)", o->threads, FB_POOL_MAX_LANES);
+    FB_TRY(fb_machine_get(q->cache, q->calibrate, o->threads, o->isa, o->act, &m->machine, err));
+    m->shape_count = fb_request_shapes(q, m->machine.lanes, o->act, m->shapes);
+    m->options.exact = o->exact;
+    m->options.greedy = true;
+    if (automatic)
+        FB_TRY(fb_plan_choose(&m->model->spec->program, m->model->weights, &m->machine, &m->shapes[0],
+                              &m->options, err));
+    m->report->prompt = q->prompt;
+    m->report->gen = q->prefill ? 0 : q->gen;
+    return FB_OK;
+}
+
+static void fill_machine(making *m, const fb_bound *bound) {
+    fb_machine_figures *f = &m->report->machine;
+    const fb_machine *from = &m->machine;
+    fb_price *price = malloc(sizeof *price);
+    snprintf(f->cpu, sizeof f->cpu, "%s", from->cpu);
+    snprintf(f->isa, sizeof f->isa, "%s", from->isa);
+    f->threads = from->lanes;
+    f->points = FB_CURVE_POINTS;
+    memcpy(f->bytes, from->bytes, sizeof from->bytes);
+    memcpy(f->bandwidth, from->bandwidth, sizeof from->bandwidth);
+    f->barrier = from->barrier;
+    f->dispatch = from->dispatch;
+    f->flops = from->flops;
+    if (!price) return;
+    fb_price_program(bound, from, &m->shapes[0], price);
+    f->footprint = price->footprint;
+    f->footprint_bandwidth = price->bandwidth;
+    free(price);
+}
+
+static fb_status make_side(making *m, fb_runner *runner, const fb_plan_options *options, fb_profile *profile,
+                           fb_error *err) {
+    FB_TRY(fb_runner_open(runner, m->model, m->session, options, capacity_of(m), true, err));
+    fb_bound bound = {&runner->plan.program, m->model->weights};
+    FB_TRY(fb_profile_price(profile, &bound, &m->machine, m->shapes, m->shape_count, err));
+    FB_TRY(fb_profile_measure(profile, runner, m->request, err));
+    fill_machine(m, &bound);
+    return FB_OK;
+}
+
+/* ---- predicted against measured: both programs in turns, without clocks inside ------------------------ */
+
+#define TURNS_MIN     3
+#define TURNS_MAX     15
+#define TURNS_SECONDS 1.5
+
+static fb_status take_turns(making *m, fb_runner *const *runners, double *times[2], int64_t *turns,
+                            fb_error *err) {
+    double began = fb_now();
+    for (*turns = 0; *turns < TURNS_MAX; ++*turns) {
+        if (*turns >= TURNS_MIN && fb_now() - began > TURNS_SECONDS) break;
+        for (int side = 0; side < 2; side++) {
+            FB_TRY(fb_runner_prefill(runners[side], m->request->prompt, err));
+            for (int64_t i = 0; i < m->request->gen; i++)
+                FB_TRY(fb_runner_decode(runners[side], &times[side][*turns * m->request->gen + i], err));
+        }
+    }
+    return FB_OK;
+}
+
+static fb_status measure_tpot(making *m, fb_error *err) {
+    const fb_plan_options none = {.greedy = true};
+    fb_runner *runners[2] = {calloc(1, sizeof(fb_runner)), calloc(1, sizeof(fb_runner))};
+    int64_t turns = 0, bytes = TURNS_MAX * m->request->gen * (int64_t)sizeof(double);
+    double *times[2] = {malloc((size_t)bytes), malloc((size_t)bytes)};
+    bool room = runners[0] && runners[1] && times[0] && times[1];
+    fb_status status = room ? FB_OK : fb_fail_memory(err, "times", bytes);
+    for (int side = 0; side < 2 && status == FB_OK; side++)
+        status = fb_runner_open(runners[side], m->model, m->session, side ? &m->options : &none,
+                                capacity_of(m), false, err);
+    if (status == FB_OK) status = take_turns(m, runners, times, &turns, err);
+    if (status == FB_OK) {
+        m->report->plain.tpot = fb_stats_median(times[0], turns * m->request->gen);
+        m->report->fused.tpot = fb_stats_median(times[1], turns * m->request->gen);
+    }
+    for (int side = 0; side < 2; side++) {
+        if (runners[side]) fb_runner_close(runners[side]);
+        free(runners[side]);
+        free(times[side]);
+    }
+    return status;
+}
+
+/* ---- the public functions ----------------------------------------------------------------------------- */
+
+static fb_status make_profile(making *m, fb_error *err) {
+    FB_TRY(prepare(m, err));
+    return make_side(m, &m->fused, &m->options, &m->report->fused, err);
+}
+
+static fb_status make_plan(making *m, fb_error *err) {
+    const fb_plan_options none = {.greedy = true};
+    FB_TRY(prepare(m, err));
+    FB_TRY(make_side(m, &m->plain, &none, &m->report->plain, err));
+    FB_TRY(make_side(m, &m->fused, &m->options, &m->report->fused, err));
+    m->report->layer_bytes = m->report->plain.layer_bytes;
+    FB_TRY(measure_tpot(m, err));
+    return fb_plan_price_fuses(m->report, m->model, &m->machine, &m->shapes[0], &m->fused.plan, &m->options,
+                               err);
+}
+
+static fb_status make(const fb_model *model, const fb_session_options *options,
+                      const fb_plan_request *request, fb_status (*how)(making *, fb_error *),
+                      fb_plan_report **out, fb_error *err) {
+    *out = NULL;
+    making *m = calloc(1, sizeof *m);
+    if (m) m->report = calloc(1, sizeof *m->report);
+    if (!m || !m->report) {
+        free(m);
+        return fb_fail_memory(err, "report", sizeof *m);
+    }
+    m->model = model;
+    m->session = options;
+    m->request = request;
+    fb_status status = how(m, err);
+    fb_runner_close(&m->plain);
+    fb_runner_close(&m->fused);
+    if (status == FB_OK)
+        *out = m->report;
+    else
+        fb_plan_report_free(m->report);
+    free(m);
+    return status;
+}
+
+fb_status fb_profile_make(const fb_model *model, const fb_session_options *options,
+                          const fb_plan_request *request, fb_plan_report **report, fb_error *err) {
+    return make(model, options, request, make_profile, report, err);
+}
+
+fb_status fb_plan_report_make(const fb_model *model, const fb_session_options *options,
+                              const fb_plan_request *request, fb_plan_report **report, fb_error *err) {
+    fb_plan_request decode = *request;
+    decode.prefill = false;
+    return make(model, options, &decode, make_plan, report, err);
+}
+
+void fb_plan_report_free(fb_plan_report *report) {
+    if (!report) return;
+    free(report->plain.text);
+    free(report->plain.ops);
+    free(report->fused.text);
+    free(report->fused.ops);
+    free(report);
+}

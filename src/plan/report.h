@@ -1,0 +1,42 @@
+/* Running a program to see what it takes, and the parts of a report. */
+#ifndef FB_PLAN_REPORT_H
+#define FB_PLAN_REPORT_H
+
+#include "model/model.h"
+#include "plan/price.h"
+
+/* A plan with an engine of its own. */
+typedef struct fb_runner {
+    const fb_model *model;
+    fb_plan plan;
+    fb_engine *engine;
+    float *logits;
+    int64_t position;
+} fb_runner;
+
+#define FB_RUNNER_CHUNK 128 /* rows of a prefill step, as a session has */
+
+fb_status fb_runner_open(fb_runner *runner, const fb_model *model, const fb_session_options *options,
+                         const fb_plan_options *plan, int64_t capacity, bool profile, fb_error *err);
+void fb_runner_close(fb_runner *runner);
+fb_status fb_runner_prefill(fb_runner *runner, int64_t tokens, fb_error *err);
+/* One step, up to the choice of its token. */
+fb_status fb_runner_decode(fb_runner *runner, double *seconds, fb_error *err);
+
+/* Fills in what was counted and predicted. */
+fb_status fb_profile_price(fb_profile *profile, const fb_bound *bound, const fb_machine *machine,
+                           const fb_shape *shapes, int count, fb_error *err);
+/* Runs the runner, which must take times, and fills in what was measured. */
+fb_status fb_profile_measure(fb_profile *profile, fb_runner *runner, const fb_plan_request *request,
+                             fb_error *err);
+
+/* The shapes of the steps that a request is about: of decoding one, in the middle; of a prefill all. */
+#define FB_MAX_SHAPES 1024
+int fb_request_shapes(const fb_plan_request *request, int32_t lanes, fb_dtype act, fb_shape *shapes);
+
+/* Prices every fuse of the table alone, and says why it is kept or left. */
+fb_status fb_plan_price_fuses(fb_plan_report *report, const fb_model *model, const fb_machine *machine,
+                              const fb_shape *shape, const fb_plan *chosen, const fb_plan_options *options,
+                              fb_error *err);
+
+#endif

@@ -1,0 +1,134 @@
+/* A price and a verdict for every fuse. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "plan/report.h"
+
+/* What moves the bulk of a layer's bytes stays, in whatever op: a fuse removes what stands around it. */
+#define STAYS                                                                                                \
+    (1ull << FB_OP_LINEAR | 1ull << FB_OP_LINEAR_GROUP | 1ull << FB_OP_HEAD_ARGMAX |                         \
+     1ull << FB_OP_ATTN_SCORES | 1ull << FB_OP_ATTN_VALUES)
+
+static bool has_op(const fb_program *p, fb_section section, const fb_op *op) {
+    for (int32_t i = 0; i < p->op_count[section]; i++) {
+        const fb_op *other = &p->ops[section][i];
+        if (other->kind == op->kind && other->out[0] == op->out[0] && other->in[0] == op->in[0]) return true;
+    }
+    return false;
+}
+
+/* Seconds of a step that would be gone if all that the fuse removes were free. */
+static double removed_seconds(const fb_program *plain, const fb_price *before, const fb_plan *alone,
+                              const fb_price *after, const fb_machine *m) {
+    double seconds = 0;
+    int64_t ops = 0;
+    for (int s = 0; s < FB_SECTIONS; s++) {
+        int64_t times = s == FB_BODY ? plain->layers : 1;
+        ops += times * (plain->op_count[s] - alone->program.op_count[s]);
+        for (int32_t i = 0; i < plain->op_count[s]; i++) {
+            const fb_op *op = &plain->ops[s][i];
+            if (!(STAYS >> op->kind & 1) && !has_op(&alone->program, (fb_section)s, op))
+                seconds += (double)times * before->op[s][i].kernel;
+        }
+    }
+    seconds +=
+        (double)(before->step_barriers - after->step_barriers) * m->barrier + (double)ops * m->dispatch;
+    return seconds + fmax(0, before->between - after->between);
+}
+
+static const char *show_bytes(double bytes, char text[32]) {
+    double size = fabs(bytes);
+    if (size < 1000)
+        snprintf(text, 32, "%.0f bytes", size);
+    else if (size < 999500)
+        snprintf(text, 32, "%.1f KB", size / 1e3);
+    else
+        snprintf(text, 32, "%.1f MB", size / 1e6);
+    return text;
+}
+
+/* The fuse that has this one's ops in the plan, if one does: it comes earlier in the table and touches the
+ * same plain ops. */
+static const char *taken_by(const fb_program *plain, const fb_plan *chosen, int fuse,
+                            fb_plan_options options) {
+    const char *name = NULL;
+    fb_plan *both = malloc(sizeof *both);
+    for (int other = 0; both && other < fuse && !name; other++) {
+        if (!(chosen->applied & FB_FUSE_BIT(other))) continue;
+        options.fuses = FB_FUSE_BIT(other) | FB_FUSE_BIT(fuse);
+        bool made = fb_plan_make(plain, &options, both, NULL) == FB_OK;
+        if (made && !(both->applied & FB_FUSE_BIT(fuse))) name = fb_fuse_name(other);
+    }
+    free(both);
+    return name;
+}
+
+static void give_reason(fb_plan_fuse *f, const fb_plan_report *report, const char *taker) {
+    char moved[32], whole[32], act[64];
+    double total = report->plain.predicted, percent = 100 * f->saving / total,
+           best = 100 * (1 - 1 / f->ceiling);
+    bool once = strcmp(f->name, "head_argmax") == 0;
+    snprintf(act, sizeof act, "%s %s of %s a %s", f->bytes_saved < 0 ? "adds" : "saves",
+             show_bytes(f->bytes_saved, moved), show_bytes(report->layer_bytes, whole), "layer");
+    if (once) snprintf(act, sizeof act, "saves %s of logits a step", show_bytes(f->bytes_saved, moved));
+    char meet[64] = "";
+    if (f->barriers_saved && !once)
+        snprintf(meet, sizeof meet, " and %lld barrier%s", (long long)f->barriers_saved,
+                 f->barriers_saved == 1 ? "" : "s");
+    const char *verdict =
+        f->kept ? (f->saving > 0 ? "kept" : "kept because it is free") : "left: it would cost time";
+    if (f->kept && percent >= 0 && percent < 1) verdict = "kept because it is free";
+    if (!f->kept && taker)
+        snprintf(f->reason, sizeof f->reason,
+                 "%s%s: %.1f%% of the time, %.1f%% at best; left: %s takes its ops", act, meet, percent, best,
+                 taker);
+    else
+        snprintf(f->reason, sizeof f->reason, "%s%s: %.1f%% of the time, %.1f%% at best; %s", act, meet,
+                 percent, best, verdict);
+}
+
+typedef struct pricing {
+    fb_plan alone;
+    fb_price before, after;
+} pricing;
+
+static fb_status price_fuse(pricing *w, int fuse, fb_plan_report *report, const fb_model *model,
+                            const fb_machine *m, const fb_shape *shape, const fb_plan *chosen,
+                            const fb_plan_options *options, fb_error *err) {
+    const fb_program *plain = &model->spec->program;
+    fb_plan_fuse *f = &report->fuses[fuse];
+    f->name = fb_fuse_name(fuse);
+    f->ceiling = 1;
+    f->why_not = fb_fuse_why_not(plain, (fb_fuse_id)fuse, options->greedy);
+    if (f->why_not) return FB_OK;
+    fb_plan_options alone = *options;
+    alone.fuses = FB_FUSE_BIT(fuse);
+    FB_TRY(fb_plan_make(plain, &alone, &w->alone, err));
+    fb_price_program(&(fb_bound){&w->alone.program, model->weights}, m, shape, &w->after);
+    bool in_layer =
+        w->before.layer_bytes != w->after.layer_bytes || w->before.layer_barriers != w->after.layer_barriers;
+    f->kept = chosen->applied & FB_FUSE_BIT(fuse);
+    f->bytes_saved = in_layer ? (double)(w->before.layer_bytes - w->after.layer_bytes)
+                              : (double)(w->before.step_bytes - w->after.step_bytes);
+    f->barriers_saved = w->before.layer_barriers - w->after.layer_barriers;
+    f->saving = w->before.total - w->after.total;
+    double gone = removed_seconds(plain, &w->before, &w->alone, &w->after, m);
+    f->ceiling = w->before.total / (w->before.total - fmax(gone, fmax(0, f->saving)));
+    give_reason(f, report, f->kept ? NULL : taken_by(plain, chosen, fuse, *options));
+    return FB_OK;
+}
+
+fb_status fb_plan_price_fuses(fb_plan_report *report, const fb_model *model, const fb_machine *m,
+                              const fb_shape *shape, const fb_plan *chosen, const fb_plan_options *options,
+                              fb_error *err) {
+    pricing *w = malloc(sizeof *w);
+    if (!w) return fb_fail_memory(err, "prices", sizeof *w);
+    fb_price_program(&(fb_bound){&model->spec->program, model->weights}, m, shape, &w->before);
+    fb_status status = FB_OK;
+    for (int fuse = 0; fuse < FB_FUSE_COUNT && status == FB_OK; fuse++)
+        status = price_fuse(w, fuse, report, model, m, shape, chosen, options, err);
+    report->fuse_count = FB_FUSE_COUNT;
+    free(w);
+    return status;
+}

@@ -1,0 +1,394 @@
+/* Fused kernels against the plain kernels that they stand for, on the same instruction set: the same bits,
+ * for any number of lanes. Outputs and scratch are NaN before, and so is what lies between rows; nothing
+ * outside may be written. The reference's fused kernels are held to its plain ones in float64. attn_flash,
+ * which promises no bits, is held to the reference. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernel_harness.h"
+
+enum { ROWS = 7, SCRATCH = 1 << 16, POOL = 64 };
+
+static fbt_guard pool[POOL];
+static int pooled;
+static fbt_random random_numbers;
+
+static void *take(int64_t bytes) {
+    assert_true(pooled < POOL);
+    pool[pooled] = fbt_guard_create((size_t)bytes, 0);
+    return pool[pooled++].data;
+}
+
+static void give_back(void) {
+    while (pooled) fbt_guard_free(&pool[--pooled]);
+}
+
+/* NaN everywhere; `gap` elements between rows. */
+static fb_view view(fb_dtype t, int64_t heads, int64_t width, int64_t gap) {
+    int64_t stride = heads * width + gap;
+    return (fb_view){take(ROWS * stride * fb_dtype_size(t)), t, heads, width, stride, width};
+}
+
+static fb_view filled(fb_dtype t, int64_t heads, int64_t width, int64_t gap) {
+    fb_view v = view(t, heads, width, gap);
+    for (int64_t row = 0; row < ROWS; row++)
+        for (int64_t i = 0; i < heads * width; i++)
+            fb_dtype_set(t, fb_view_at(&v, row, 0), i, 0.3 + 1.5 * fbt_random_normal(&random_numbers));
+    return v;
+}
+
+static fb_weight weight(fb_dtype t, int64_t rows, int64_t cols, double mean) {
+    void *data = take(rows * cols * fb_dtype_size(t));
+    for (int64_t i = 0; i < rows * cols; i++)
+        fb_dtype_set(t, data, i, mean + 0.4 * fbt_random_normal(&random_numbers));
+    return (fb_weight){data, t, rows, cols};
+}
+
+/* The last lane first: a lane that needs what another one computes finds NaN. */
+static void run(const fb_isa *isa, fb_op_kind kind, fb_call call, int32_t lanes) {
+    fbt_guard scratch = fbt_guard_create(SCRATCH, 0);
+    call.rows = call.rows ? call.rows : ROWS;
+    for (int32_t lane = lanes - 1; lane >= 0; lane--) {
+        memset(scratch.data, 0xff, SCRATCH);
+        isa->kernels[kind](&call, &(fb_lane){lane, lanes, scratch.data});
+    }
+    fbt_guard_free(&scratch);
+}
+
+/* The same bits, or in float64 all but the last ones; and NaN in the gaps. */
+static void same(const fb_isa *isa, const char *what, const fb_view *have, const fb_view *want) {
+    int64_t cols = want->heads * want->width, size = fb_dtype_size(want->dtype);
+    for (int64_t row = 0; row < ROWS; row++) {
+        const void *h = fb_view_at(have, row, 0), *w = fb_view_at(want, row, 0);
+        for (int64_t i = 0; i < cols; i++) {
+            double a = fb_dtype_get(want->dtype, h, i), b = fb_dtype_get(want->dtype, w, i);
+            bool equal = want->dtype == FB_F64 ? fabs(a - b) <= 1e-12 * (1 + fabs(b))
+                                               : memcmp((const char *)h + i * size,
+                                                        (const char *)w + i * size, (size_t)size) == 0;
+            if (!equal || a != a)
+                fail_msg("%s, %s, %s: row %lld, column %lld of %lld: %.9g, plain %.9g", isa->name,
+                         fb_dtype_name(want->dtype), what, (long long)row, (long long)i, (long long)cols, a,
+                         b);
+        }
+        for (int64_t i = cols; row + 1 < ROWS && i < have->row_stride; i++) {
+            double gap = fb_dtype_get(have->dtype, h, i);
+            if (gap == gap) fail_msg("%s, %s: wrote between rows", isa->name, what);
+        }
+    }
+}
+
+static void poison(const fb_view *v) {
+    memset(v->data, 0xff, (size_t)(ROWS * v->row_stride * fb_dtype_size(v->dtype)));
+}
+
+/* Runs `body` for every instruction set, and the activation dtypes that it has. */
+#define FOR_KERNELS(isa, t)                                                                                  \
+    for (const fb_isa *isa = fb_isa_table; isa->name; isa++)                                                 \
+        for (int t##_ = FB_F32; isa->available() && t##_ <= FB_F64; t##_++)                                  \
+            for (fb_dtype t = (fb_dtype)t##_, *once = &t;                                                    \
+                 once && (strcmp(isa->name, "ref") == 0) == (t == FB_F64); once = NULL, give_back())
+
+static const int64_t widths[] = {1, 7, 16, 33, 100};
+#define FOR_WIDTHS(n) for (size_t n##_ = 0, n = 0; n##_ < 5 && (n = (size_t)widths[n##_]); n##_++)
+static const int32_t some_lanes[] = {1, 2, 3, 5};
+#define FOR_LANES(l) for (int32_t l##_ = 0, l = 0; l##_ < 4 && (l = some_lanes[l##_]); l##_++)
+
+static fb_view op2(const fb_isa *isa, fb_op_kind kind, fb_view a, fb_view b) {
+    fb_view out = view(a.dtype, a.heads, a.width, 0);
+    run(isa, kind, (fb_call){.in = {a, b}, .out = {out}}, 1);
+    return out;
+}
+
+static fb_view op1(const fb_isa *isa, fb_op_kind kind, fb_view a) { return op2(isa, kind, a, a); }
+
+static void elementwise(void **state) {
+    (void)state;
+    FOR_WIDTHS(n) FOR_KERNELS(isa, t) {
+        fb_view a = filled(t, 1, (int64_t)n, 3), b = filled(t, 1, (int64_t)n, 0),
+                c = filled(t, 1, (int64_t)n, 1);
+        fb_view sum = op2(isa, FB_OP_ADD, op2(isa, FB_OP_ADD, a, b), c);
+        fb_view product = op2(isa, FB_OP_MUL, op1(isa, FB_OP_SILU, a), b), out = view(t, 1, (int64_t)n, 2);
+        FOR_LANES(lanes) {
+            poison(&out);
+            run(isa, FB_OP_ADD3, (fb_call){.in = {a, b, c}, .out = {out}}, lanes);
+            same(isa, "add3", &out, &sum);
+            poison(&out);
+            run(isa, FB_OP_SWIGLU, (fb_call){.in = {a, b}, .out = {out}}, lanes);
+            same(isa, "swiglu", &out, &product);
+        }
+    }
+}
+
+static fb_view norm_of(const fb_isa *isa, fb_op_kind kind, fb_view x, fb_weight w, fb_weight b) {
+    fb_view out = view(x.dtype, x.heads, x.width, 0);
+    run(isa, kind, (fb_call){.in = {x}, .out = {out}, .weights = {w, b}, .attr.eps = 1e-3f}, 1);
+    return out;
+}
+
+/* Norms 0: after the last layer, where the final norm is another one, there are no weights. */
+static void add_norm(void **state) {
+    (void)state;
+    for (int c = 0; c < 12; c++) FOR_WIDTHS(n) FOR_KERNELS(isa, t) {
+            fb_op_kind kind = c & 1 ? FB_OP_RMSNORM : FB_OP_LAYERNORM;
+            int terms = c & 2 ? 3 : 2, norms = c / 4;
+            int64_t cols = (int64_t)n;
+            fb_view in[3], want[3], out[3];
+            fb_call call = {.attr = {.terms = terms, .norms = norms ? norms : 1, .norm = kind, .eps = 1e-3f}};
+            for (int k = 0; k < 3; k++) call.in[k] = in[k] = filled(t, 1, cols, k);
+            want[0] = op2(isa, FB_OP_ADD, in[0], in[1]);
+            if (terms == 3) want[0] = op2(isa, FB_OP_ADD, want[0], in[2]);
+            for (int k = 0; k < norms; k++) {
+                call.weights[2 * k] = weight(k ? FB_F16 : FB_F32, 1, cols, 1);
+                if (kind == FB_OP_LAYERNORM)
+                    call.weights[2 * k + 1] = weight(k ? FB_F16 : FB_F32, 1, cols, 0);
+                want[1 + k] = norm_of(isa, kind, want[0], call.weights[2 * k], call.weights[2 * k + 1]);
+            }
+            for (int k = 0; k < 3; k++) call.out[k] = out[k] = view(t, 1, cols, 2 - k);
+            FOR_LANES(lanes) {
+                for (int k = 0; k < 3; k++) poison(&out[k]);
+                run(isa, FB_OP_ADD_NORM, call, lanes);
+                for (int k = 0; k <= norms; k++)
+                    same(isa, k ? "add_norm: norm" : "add_norm: sum", &out[k], &want[k]);
+            }
+            /* The sum over its last term. */
+            call.out[0] = in[terms - 1];
+            run(isa, FB_OP_ADD_NORM, call, 2);
+            same(isa, "add_norm: in place", &in[terms - 1], &want[0]);
+        }
+}
+
+/* ---- linear_group ---- */
+
+typedef struct group_case {
+    int segments;
+    fb_combine combine;
+    fb_op_kind norm[3], act[3];
+    bool shared; /* one input and one norm for all */
+} group_case;
+
+#define NO FB_OP_COUNT
+static const group_case groups[] = {
+    {1, FB_COMBINE_NONE, {NO}, {FB_OP_GELU}, false},
+    {1, FB_COMBINE_NONE, {FB_OP_LAYERNORM}, {FB_OP_GELU_TANH}, false},
+    {1, FB_COMBINE_NONE, {FB_OP_RMSNORM}, {FB_OP_SILU}, false},
+    {2, FB_COMBINE_NONE, {FB_OP_LAYERNORM, FB_OP_LAYERNORM}, {NO, FB_OP_GELU}, false},
+    {3, FB_COMBINE_NONE, {FB_OP_RMSNORM, FB_OP_RMSNORM, FB_OP_RMSNORM}, {NO, NO, NO}, true},
+    {3, FB_COMBINE_NONE, {NO, FB_OP_LAYERNORM, FB_OP_RMSNORM}, {FB_OP_SILU, NO, FB_OP_GELU}, false},
+    {2, FB_COMBINE_MUL, {NO, NO}, {FB_OP_SILU, NO}, true},
+    {2, FB_COMBINE_MUL, {FB_OP_RMSNORM, FB_OP_RMSNORM}, {FB_OP_SILU, NO}, true},
+    {1, FB_COMBINE_ADD, {NO}, {NO}, false},
+    {1, FB_COMBINE_ADD, {FB_OP_LAYERNORM}, {FB_OP_GELU}, false},
+    {2, FB_COMBINE_ADD, {NO, NO}, {NO, NO}, false},
+};
+
+/* Segment s by plain kernels. */
+static fb_view plain_segment(const fb_isa *isa, const fb_call *call, int s) {
+    fb_view x = call->in[s];
+    const fb_weight *w = &call->weights[4 * s];
+    if (call->attr.segment[s].norm != NO) x = norm_of(isa, call->attr.segment[s].norm, x, w[2], w[3]);
+    fb_view y = view(x.dtype, 1, w->rows, 0);
+    run(isa, FB_OP_LINEAR, (fb_call){.in = {x}, .out = {y}, .weights = {w[0], w[1]}}, 1);
+    return call->attr.segment[s].act == NO ? y : op1(isa, call->attr.segment[s].act, y);
+}
+
+static void make_group(const group_case *g, fb_dtype t, int64_t shape, bool bias, fb_call *call) {
+    *call = (fb_call){.attr = {.segments = g->segments, .combine = g->combine}};
+    for (int s = 0; s < g->segments; s++) {
+        bool again = g->shared && s;
+        int64_t k = 5 + 13 * shape + (again || g->shared ? 0 : 3 * s),
+                n = 3 + 41 * shape + (g->combine ? 0 : 7 * s);
+        fb_weight *w = &call->weights[4 * s];
+        call->in[s] = again ? call->in[0] : filled(t, 1, k, s);
+        w[0] = weight(s ? FB_F16 : FB_BF16, n, k, 0);
+        if (bias) w[1] = weight(s ? FB_F32 : FB_F16, 1, n, 1);
+        call->attr.segment[s] = (fb_segment){g->norm[s], g->act[s], 1e-3f};
+        if (g->norm[s] == NO) continue;
+        w[2] = again ? call->weights[2] : weight(FB_F16, 1, k, 1);
+        if (g->norm[s] == FB_OP_LAYERNORM) w[3] = again ? call->weights[3] : weight(FB_F16, 1, k, 0);
+    }
+}
+
+static void linear_group(void **state) {
+    (void)state;
+    for (size_t c = 0; c < 2 * 3 * sizeof groups / sizeof *groups; c++) FOR_KERNELS(isa, t) {
+            const group_case *g = &groups[c / 6];
+            fb_call call;
+            make_group(g, t, (int64_t)(c / 2 % 3), c % 2, &call);
+            int outputs = g->combine ? 1 : g->segments;
+            fb_view want[3], residual = filled(t, 1, call.weights[0].rows, 4);
+            for (int s = 0; s < g->segments; s++) want[s] = plain_segment(isa, &call, s);
+            if (g->combine == FB_COMBINE_MUL) want[0] = op2(isa, FB_OP_MUL, want[0], want[1]);
+            if (g->combine == FB_COMBINE_ADD) {
+                if (g->segments == 2) want[0] = op2(isa, FB_OP_ADD, want[0], want[1]);
+                want[0] = op2(isa, FB_OP_ADD, want[0], residual);
+                call.in[FB_RESIDUAL] = residual;
+            }
+            for (int s = 0; s < outputs; s++) call.out[s] = view(t, 1, call.weights[4 * s].rows, s + 1);
+            char what[64];
+            snprintf(what, sizeof what, "linear_group case %zu, shape %zu", c / 6, c / 2 % 3);
+            FOR_LANES(lanes) {
+                for (int s = 0; s < outputs; s++) poison(&call.out[s]);
+                run(isa, FB_OP_LINEAR_GROUP, call, lanes);
+                for (int s = 0; s < outputs; s++) same(isa, what, &call.out[s], &want[s]);
+            }
+            if (g->combine != FB_COMBINE_ADD) continue;
+            call.out[0] = residual;
+            run(isa, FB_OP_LINEAR_GROUP, call, 3);
+            same(isa, "linear_group over its residual", &residual, &want[0]);
+        }
+}
+
+/* Equal columns, in one lane's part and in another's: the first one wins. */
+static void head_argmax(void **state) {
+    (void)state;
+    FOR_WIDTHS(n) FOR_KERNELS(isa, t) {
+        int64_t k = (int64_t)n, vocab = 97;
+        fb_weight w = weight(FB_F32, vocab, k, 0);
+        for (int64_t copy = 3; copy < vocab; copy += 31)
+            for (int64_t i = 0; i < k; i++)
+                fb_dtype_set(FB_F32, (void *)(uintptr_t)w.data, copy * k + i,
+                             3 * fb_dtype_get(FB_F32, w.data, i) + (i == 0));
+        fb_view x = filled(t, 1, k, 1), logits = view(t, 1, vocab, 0);
+        run(isa, FB_OP_LINEAR, (fb_call){.in = {x}, .out = {logits}, .weights = {w}}, 1);
+        FOR_LANES(lanes) {
+            fb_view best = view(t == FB_F64 ? FB_F64 : FB_F32, 1, 2 * lanes, 3);
+            run(isa, FB_OP_HEAD_ARGMAX, (fb_call){.in = {x}, .out = {best}, .weights = {w}}, lanes);
+            for (int64_t row = 0; row < ROWS; row++) {
+                int64_t want = 0, winner = 0;
+                const void *l = fb_view_at(&logits, row, 0), *b = fb_view_at(&best, row, 0);
+                for (int64_t i = 1; i < vocab; i++)
+                    if (fb_dtype_get(t, l, i) > fb_dtype_get(t, l, want)) want = i;
+                for (int64_t lane = 1; lane < lanes; lane++)
+                    if (fb_dtype_get(best.dtype, b, 2 * lane) > fb_dtype_get(best.dtype, b, 2 * winner))
+                        winner = lane;
+                assert_int_equal((int64_t)fb_dtype_get(best.dtype, b, 2 * winner + 1), want);
+                assert_true(fb_dtype_get(best.dtype, b, 2 * winner) == fb_dtype_get(t, l, want));
+            }
+        }
+    }
+}
+
+/* ---- around the cache ---- */
+
+static const struct shape {
+    int64_t heads, kv_heads, width;
+    int32_t rotary;
+    int64_t position;
+} shapes[] = {{1, 1, 2, 2, 0}, {4, 2, 7, 4, 3}, {6, 6, 16, 16, 0}, {6, 3, 33, 32, 9}, {5, 5, 64, 16, 40}};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+static fb_kv cache(fb_dtype t, const struct shape *s, bool fill) {
+    int64_t capacity = s->position + ROWS + 2, count = s->kv_heads * capacity * s->width;
+    fb_kv kv = {
+        take(count * fb_dtype_size(t)), take(count * fb_dtype_size(t)), t, s->kv_heads, capacity, s->width};
+    for (int64_t h = 0; fill && h < s->kv_heads; h++)
+        for (int64_t i = 0; i < (s->position + ROWS) * s->width; i++) {
+            fb_dtype_set(t, fb_kv_at(&kv, kv.k, h, 0), i, fbt_random_normal(&random_numbers));
+            fb_dtype_set(t, fb_kv_at(&kv, kv.v, h, 0), i, fbt_random_normal(&random_numbers));
+        }
+    return kv;
+}
+
+static void same_bytes(const fb_isa *isa, const char *what, const void *have, const void *want,
+                       int64_t bytes) {
+    if (memcmp(have, want, (size_t)bytes) != 0) fail_msg("%s: %s: the caches differ", isa->name, what);
+}
+
+static void rope_kv(void **state) {
+    (void)state;
+    for (int i = 0; i < SHAPES; i++) FOR_KERNELS(isa, t) {
+            const struct shape *s = &shapes[i];
+            fb_view q = filled(t, s->heads, s->width, 5), k = filled(t, s->kv_heads, s->width, 0);
+            fb_view v = filled(t, s->kv_heads, s->width, 1);
+            fb_view angles = filled(t == FB_F64 ? FB_F64 : FB_F32, 1, s->rotary, 2);
+            fb_view want = view(t, s->heads, s->width, 0), turned = view(t, s->kv_heads, s->width, 0);
+            fb_call rope = {
+                .in = {q, angles}, .out = {want}, .attr.rotary = s->rotary, .position = s->position};
+            run(isa, FB_OP_ROPE, rope, 1);
+            rope.in[0] = k;
+            rope.out[0] = turned;
+            run(isa, FB_OP_ROPE, rope, 1);
+            fb_call append = {.in = {turned, v}, .kv = cache(t, s, false), .position = s->position};
+            run(isa, FB_OP_KV_APPEND, append, 1);
+            FOR_LANES(lanes) {
+                fb_call call = {.in = {q, k, v, angles},
+                                .out = {view(t, s->heads, s->width, 3)},
+                                .kv = cache(t, s, false),
+                                .attr.rotary = s->rotary,
+                                .position = s->position,
+                                .by_head = true};
+                run(isa, FB_OP_ROPE_KV, call, lanes);
+                same(isa, "rope_kv", &call.out[0], &want);
+                int64_t bytes = s->kv_heads * call.kv.capacity * s->width * fb_dtype_size(t);
+                same_bytes(isa, "rope_kv: k", call.kv.k, append.kv.k, bytes);
+                same_bytes(isa, "rope_kv: v", call.kv.v, append.kv.v, bytes);
+            }
+        }
+}
+
+/* The error of attn_flash: a score of up to 40 rounded in float32 moves its exponential by 40 u, and there
+ * are two of them in a probability, of values up to 4; then one rounding to the activation dtype. */
+static void near(const fb_isa *isa, const fb_view *have, const fb_view *truth) {
+    double unit = have->dtype == FB_F16 ? 0x1p-11 : have->dtype == FB_BF16 ? 0x1p-8 : 0x1p-24;
+    for (int64_t row = 0; row < ROWS; row++)
+        for (int64_t i = 0; i < have->heads * have->width; i++) {
+            double a = fb_dtype_get(have->dtype, fb_view_at(have, row, 0), i);
+            double b = fb_dtype_get(FB_F64, fb_view_at(truth, row, 0), i);
+            if (!(fabs(a - b) <= 2e-5 + unit * fabs(b)))
+                fail_msg("%s, %s: attn_flash: row %lld, column %lld: %.9g, should be %.9g", isa->name,
+                         fb_dtype_name(have->dtype), (long long)row, (long long)i, a, b);
+        }
+}
+
+static void attention(void **state) {
+    (void)state;
+    const fb_isa *ref;
+    assert_int_equal(fb_isa_find("ref", &ref, NULL), FB_OK);
+    for (int i = 0; i < 2 * SHAPES; i++) FOR_KERNELS(isa, t) {
+            const struct shape *s = &shapes[i / 2];
+            fb_view q = filled(t, s->heads, s->width, 2);
+            fb_call call = {
+                .in = {q}, .kv = cache(t, s, true), .attr.scale = i % 2 ? 1 : 0.2f, .position = s->position};
+            int64_t capacity = call.kv.capacity;
+            fb_view scores = view(t, s->heads, capacity, 0), probs = view(t, s->heads, capacity, 0);
+            fb_view want = view(t, s->heads, s->width, 0), truth = view(FB_F64, s->heads, s->width, 0);
+            scores.width = probs.width = 0;
+            fb_call step = call;
+            step.out[0] = scores;
+            run(isa, FB_OP_ATTN_SCORES, step, 1);
+            step.in[0] = scores;
+            step.out[0] = probs;
+            run(isa, FB_OP_SOFTMAX, step, 1);
+            step.in[0] = probs;
+            step.out[0] = want;
+            run(isa, FB_OP_ATTN_VALUES, step, 1);
+            step = call;
+            step.out[0] = truth;
+            run(ref, FB_OP_ATTN_FLASH, step, 1);
+            FOR_LANES(lanes) for (int by_head = 0; by_head < 2; by_head++) {
+                call.by_head = by_head;
+                call.out[0] = view(t, s->heads, s->width, 1);
+                run(isa, FB_OP_ATTN_ROWS, call, lanes);
+                same(isa, "attn_rows", &call.out[0], &want);
+                poison(&call.out[0]);
+                run(isa, FB_OP_ATTN_FLASH, call, lanes);
+                near(isa, &call.out[0], &truth);
+            }
+        }
+}
+
+static int start(void **state) {
+    (void)state;
+    random_numbers = fbt_random_start(41);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(elementwise), cmocka_unit_test(add_norm), cmocka_unit_test(linear_group),
+        cmocka_unit_test(head_argmax), cmocka_unit_test(rope_kv),  cmocka_unit_test(attention),
+    };
+    return cmocka_run_group_tests(tests, start, NULL);
+}

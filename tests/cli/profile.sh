@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# fusebox profile: where the time of a step goes.
+. tests/cli/lib.sh
+export XDG_CACHE_HOME="$work/cache"
+
+succeeds "profile" profile --threads 1 --prompt 16 --gen 16
+for row in 'embed' 'down_add' 'head_argmax' 'between ops' 'wall'; do
+    matches "profile: $row" "$work/out" "^$row +"
+done
+matches "profile: fuses joined" "$work/out" '^bias_act\+qkv_up\+norm_linear +8 '
+matches "profile: the machine's bandwidth" "$work/out" 'GB/s$'
+
+# The shares of the rows are the wall time.
+adds_up() { # adds_up NAME ARGUMENT...
+    local name=$1
+    shift
+    succeeds "$name" profile "$@"
+    local sum
+    sum=$(awk '/^wall /{exit} {for (i = 1; i <= NF; i++) if ($i ~ /^[0-9.]+%$/) {sum += $i; break}} END {printf "%d", sum}' "$work/out")
+    if [ "$sum" -ge 95 ] && [ "$sum" -le 105 ]; then ok "$name: shares add up"; else
+        not_ok "$name: shares add up" "$sum% of the wall time: $(head -c 600 "$work/out")"
+    fi
+}
+adds_up "decode, plain" --fuse none --threads 1 --prompt 8 --gen 16
+adds_up "decode, two threads" --threads 2 --prompt 8 --gen 16
+adds_up "prefill" --prefill --threads 1 --prompt 150
+adds_up "llama" tests/data/golden/llama-gqa-tied --threads 1
+adds_up "gpt2" tests/data/golden/gpt2 --threads 1 --act f16
+
+fusebox profile --fuse none --threads 1 --prompt 8 --gen 8
+matches "plain ops" "$work/out" '^attn_scores +8 '
+is "plain ops: no fuse" "$(grep -c head_argmax "$work/out")" 0
+
+succeeds "--json" profile --json --threads 1 --prompt 8 --gen 8
+is "--json: one line" "$(wc -l <"$work/out")" 1
+is "--json: phase" "$(member phase "$work/out")" '"decode"'
+is "--json: layers" "$(member layers "$work/out")" 8
+holds "--json: well formed" python3 -c 'import json,sys; p=json.load(open(sys.argv[1]))["profile"]
+s=sum(o["seconds"] for o in p["ops"])+p["between"]
+assert abs(s-p["wall"]) <= 0.05*p["wall"], (s,p["wall"])
+assert all(o["bytes"] > 0 and o["calls"] > 0 for o in p["ops"])' "$work/out"
+
+refuses "too long" 2 'prompt and gen: 612 tokens \(the model.s context is 512\)' profile --prompt 600 --gen 12
+refuses "an unknown fuse" 2 'fuse: "nope"' profile --fuse nope
+refuses "no steps" 2 '--gen: 0 ' profile --gen 0
+finish

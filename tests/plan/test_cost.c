@@ -1,0 +1,144 @@
+#include "plan/cost.h"
+
+#include <stdlib.h>
+
+#include "fuse/fuse.h"
+#include "model/model.h"
+#include "support/support.h"
+
+/* The tiny checkpoints have hidden 64, 3 layers, 4 heads of 16, vocabulary 320 and float16 weights: two bytes
+ * a weight; activations are float32, four bytes. */
+
+typedef struct opened {
+    fb_model *model;
+    fb_plan *plan;
+    fb_bound bound;
+} opened;
+
+static opened open_case(const char *name, uint32_t fuses) {
+    opened o = {.plan = malloc(sizeof(fb_plan))};
+    fb_error err;
+    char *path = fbt_format(FBT_GOLDENS "/%s", name);
+    assert_non_null(o.plan);
+    assert_ok(fb_model_open(path, &o.model, &err), &err);
+    fb_plan_options options = {.fuses = fuses, .greedy = true};
+    assert_ok(fb_plan_make(&o.model->spec->program, &options, o.plan, &err), &err);
+    o.bound = (fb_bound){&o.plan->program, o.model->weights};
+    free(path);
+    return o;
+}
+
+static void close_case(opened *o) {
+    fb_model_free(o->model);
+    free(o->plan);
+}
+
+/* Number `nth` op of the kind in the section. */
+static fb_cost cost_of(const opened *o, fb_section section, fb_op_kind kind, int nth, const fb_shape *shape) {
+    for (int32_t i = 0; i < o->plan->program.op_count[section]; i++)
+        if (o->plan->program.ops[section][i].kind == kind && nth-- == 0)
+            return fb_cost_of(&o->bound, section, i, shape);
+    fail_msg("no such op");
+    return (fb_cost){0};
+}
+
+static void assert_cost(fb_cost c, int64_t weights, int64_t read, int64_t written, int64_t kv,
+                        int64_t flops) {
+    assert_int_equal(c.weight_bytes, weights);
+    assert_int_equal(c.act_read, read);
+    assert_int_equal(c.act_written, written);
+    assert_int_equal(c.kv_bytes, kv);
+    assert_int_equal(c.flops, flops);
+}
+
+static const fb_shape step = {1, 9, 1, 2, FB_F32}; /* sees ten positions */
+
+static void counts_neox(void **state) {
+    (void)state;
+    opened o = open_case("neox-parallel", 0);
+    assert_cost(cost_of(&o, FB_PROLOGUE, FB_OP_EMBED, 0, &step), 64 * 2, 0, 64 * 4, 0, 0);
+    assert_cost(cost_of(&o, FB_BODY, FB_OP_LAYERNORM, 0, &step), 2 * 64 * 2, 64 * 4, 64 * 4, 0, 8 * 64);
+    /* qkv: 192 x 64 and a bias. */
+    assert_cost(cost_of(&o, FB_BODY, FB_OP_LINEAR, 0, &step), (192 * 64 + 192) * 2, 64 * 4, 192 * 4, 0,
+                2 * 192 * 64 + 192);
+    assert_cost(cost_of(&o, FB_BODY, FB_OP_KV_APPEND, 0, &step), 0, 2 * 64 * 4, 0, 2 * 64 * 4, 0);
+    /* Scores: ten keys of 64 elements, four heads of ten scores. */
+    assert_cost(cost_of(&o, FB_BODY, FB_OP_ATTN_SCORES, 0, &step), 0, 64 * 4, 4 * 10 * 4, 10 * 64 * 4,
+                2 * 10 * 64);
+    assert_cost(cost_of(&o, FB_BODY, FB_OP_ADD, 0, &step), 0, 2 * 64 * 4, 64 * 4, 0, 64);
+    assert_cost(cost_of(&o, FB_EPILOGUE, FB_OP_LINEAR, 0, &step), 320 * 64 * 2, 64 * 4, 320 * 4, 0,
+                2 * 320 * 64);
+    /* One row is one lane's. */
+    assert_int_equal(cost_of(&o, FB_BODY, FB_OP_LAYERNORM, 0, &step).lanes, 1);
+    assert_int_equal(cost_of(&o, FB_BODY, FB_OP_LINEAR, 0, &step).lanes, 2);
+    close_case(&o);
+}
+
+static void counts_llama(void **state) {
+    (void)state;
+    opened o = open_case("llama-gqa-tied", 0); /* two KV heads for four of q; MLP 176 */
+    assert_cost(cost_of(&o, FB_BODY, FB_OP_RMSNORM, 0, &step), 64 * 2, 64 * 4, 64 * 4, 0, 4 * 64);
+    assert_cost(cost_of(&o, FB_BODY, FB_OP_LINEAR, 1, &step), 32 * 64 * 2, 64 * 4, 32 * 4, 0, 2 * 32 * 64);
+    assert_cost(cost_of(&o, FB_BODY, FB_OP_ATTN_VALUES, 0, &step), 0, 4 * 10 * 4, 64 * 4, 10 * 32 * 4,
+                2 * 10 * 64);
+    assert_cost(cost_of(&o, FB_BODY, FB_OP_MUL, 0, &step), 0, 2 * 176 * 4, 176 * 4, 0, 176);
+    close_case(&o);
+}
+
+static void counts_gpt2_in_prefill(void **state) {
+    (void)state;
+    opened o = open_case("gpt2", 0);
+    const fb_shape many = {5, 0, 1, 2, FB_F32}; /* 1 + 2 + 3 + 4 + 5 positions seen */
+    assert_cost(cost_of(&o, FB_PROLOGUE, FB_OP_EMBED_POSITION, 0, &many), 5 * 64 * 2, 0, 5 * 64 * 4, 0, 0);
+    assert_cost(cost_of(&o, FB_BODY, FB_OP_ATTN_SCORES, 0, &many), 0, 5 * 64 * 4, 4 * 15 * 4, 5 * 64 * 4,
+                2 * 15 * 64);
+    /* Only the last row is scored; its weights are read all the same. */
+    assert_cost(cost_of(&o, FB_EPILOGUE, FB_OP_LINEAR, 0, &many), 320 * 64 * 2, 64 * 4, 320 * 4, 0,
+                2 * 320 * 64);
+    close_case(&o);
+}
+
+static void counts_fused(void **state) {
+    (void)state;
+    opened o = open_case("neox-parallel", FB_FUSE_ALL);
+    /* norm, qkv, norm, up, gelu: x in, qkv and act out; nothing in between. */
+    assert_cost(cost_of(&o, FB_BODY, FB_OP_LINEAR_GROUP, 0, &step),
+                (192 * 64 + 192 + 256 * 64 + 256 + 4 * 64) * 2, 64 * 4, (192 + 256) * 4, 0,
+                2 * 448 * 64 + 448 + 2 * 8 * 64 + FB_FLOPS_FUNCTION * 256);
+    assert_cost(cost_of(&o, FB_BODY, FB_OP_ATTN_FLASH, 0, &step), 0, 64 * 4, 64 * 4, 2 * 10 * 64 * 4,
+                4 * 10 * 64 + 4 * 10 * (3 + FB_FLOPS_FUNCTION));
+    /* A lane's best and its column. */
+    assert_int_equal(cost_of(&o, FB_EPILOGUE, FB_OP_HEAD_ARGMAX, 0, &step).act_written, 2 * 8);
+    close_case(&o);
+}
+
+/* Fusing never changes the weights or the cache that are read. */
+static void fusing_keeps_weights(void **state) {
+    (void)state;
+    for (int c = 0; fbt_cases[c]; c++) {
+        int64_t weights[2] = {0}, acts[2] = {0};
+        for (int fused = 0; fused < 2; fused++) {
+            opened o = open_case(fbt_cases[c], fused ? FB_FUSE_ALL : 0);
+            for (int s = 0; s < FB_SECTIONS; s++)
+                for (int32_t i = 0; i < o.plan->program.op_count[s]; i++) {
+                    fb_cost cost = fb_cost_of(&o.bound, (fb_section)s, i, &step);
+                    weights[fused] += cost.weight_bytes;
+                    acts[fused] += cost.act_read + cost.act_written;
+                }
+            close_case(&o);
+        }
+        assert_int_equal(weights[0], weights[1]);
+        assert_true(acts[1] < acts[0]);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(counts_neox),
+        cmocka_unit_test(counts_llama),
+        cmocka_unit_test(counts_gpt2_in_prefill),
+        cmocka_unit_test(counts_fused),
+        cmocka_unit_test(fusing_keeps_weights),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

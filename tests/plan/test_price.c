@@ -1,0 +1,123 @@
+#include "plan/price.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "model/model.h"
+#include "support/support.h"
+
+static fb_model *open_model(const char *path) {
+    fb_model *model;
+    fb_error err;
+    assert_ok(fb_model_open(path, &model, &err), &err);
+    return model;
+}
+
+static double total(const fb_model *model, uint32_t fuses, const fb_machine *m, const fb_shape *shape,
+                    fb_price *price) {
+    fb_plan *plan = malloc(sizeof *plan);
+    fb_error err;
+    assert_non_null(plan);
+    fb_plan_options options = {.fuses = fuses, .greedy = true};
+    assert_ok(fb_plan_make(&model->spec->program, &options, plan, &err), &err);
+    fb_price_program(&(fb_bound){&plan->program, model->weights}, m, shape, price);
+    free(plan);
+    return price->total;
+}
+
+/* With only one figure that is not zero, a total is a count times it. */
+static void totals_add_up(void **state) {
+    (void)state;
+    fb_model *model = open_model(FBT_STORYTELLER);
+    fb_shape shape = {1, 99, 1, 2, FB_F32};
+    fb_price *price = malloc(sizeof *price);
+    fb_machine m;
+    assert_non_null(price);
+    fb_machine_assume(&m, 2, FB_F32);
+    m = (fb_machine){.lanes = 2, .overlap = 1, .barrier = 1};
+    for (int i = 0; i < FB_CURVE_POINTS; i++) m.bytes[i] = i + 1, m.bandwidth[i] = INFINITY;
+    /* 2 before the layers, 15 in each of 8, 2 after; fused 3 in each. */
+    assert_true(total(model, 0, &m, &shape, price) == 2 + 8 * 15 + 2);
+    assert_int_equal(price->layer_barriers, 15);
+    assert_true(total(model, FB_FUSE_ALL, &m, &shape, price) == 2 + 8 * 3 + 2);
+    assert_int_equal(price->layer_barriers, 3);
+    /* Bytes alone: the footprint over the bandwidth, and twice that for norms, whose one lane has half of it.
+     */
+    m.barrier = 0;
+    for (int i = 0; i < FB_CURVE_POINTS; i++) m.bandwidth[i] = 1;
+    double norms = (8 * 2 + 1) * 2 * 256 * 2;
+    assert_true(fabs(total(model, 0, &m, &shape, price) - (price->footprint + norms)) < 1);
+    free(price);
+    fb_model_free(model);
+}
+
+static uint32_t chosen(const fb_model *model, const fb_machine *m) {
+    fb_plan_options options = {.fuses = FB_FUSE_ALL, .greedy = true};
+    fb_shape shape = {1, 60, 1, m->lanes, FB_F32};
+    fb_error err;
+    assert_ok(fb_plan_choose(&model->spec->program, model->weights, m, &shape, &options, &err), &err);
+    fb_price *price = malloc(sizeof *price);
+    assert_non_null(price);
+    double best = total(model, options.fuses, m, &shape, price);
+    assert_true(best <= total(model, FB_FUSE_ALL, m, &shape, price));
+    assert_true(best <= total(model, 0, m, &shape, price));
+    free(price);
+    return options.fuses;
+}
+
+static void keeps_what_is_free(void **state) {
+    (void)state;
+    fb_machine m;
+    fb_machine_assume(&m, 2, FB_F32);
+    for (int c = 0; fbt_cases[c]; c++) {
+        char *path = fbt_format(FBT_GOLDENS "/%s", fbt_cases[c]);
+        fb_model *model = open_model(path);
+        assert_true(chosen(model, &m) & FB_FUSE_BIT(FB_FUSE_DOWN_ADD));
+        fb_model_free(model);
+        free(path);
+    }
+}
+
+/* A fuse whose kernel is slow on a machine is not for it. */
+static void leaves_what_costs(void **state) {
+    (void)state;
+    fb_model *model = open_model(FBT_STORYTELLER);
+    fb_machine m;
+    fb_machine_assume(&m, 2, FB_F32);
+    m.term[FB_TERM_FLASH].units = 1e-6;
+    assert_false(chosen(model, &m) & FB_FUSE_BIT(FB_FUSE_ATTN_FLASH));
+    fb_machine_assume(&m, 2, FB_F32);
+    m.term[FB_TERM_BEST].calls = 1e-3;
+    assert_false(chosen(model, &m) & FB_FUSE_BIT(FB_FUSE_HEAD_ARGMAX));
+    fb_model_free(model);
+}
+
+static void choosing_is_cheap(void **state) {
+    (void)state;
+    fb_model *model = open_model(FBT_STORYTELLER);
+    fb_machine m;
+    fb_machine_assume(&m, 2, FB_F32);
+    double best = INFINITY;
+    for (int i = 0; i < 20; i++) {
+        double began = fb_now();
+        fb_plan_options options = {.fuses = FB_FUSE_ALL, .greedy = true};
+        fb_shape shape = {1, 60, 1, 2, FB_F32};
+        assert_int_equal(fb_plan_choose(&model->spec->program, model->weights, &m, &shape, &options, NULL),
+                         FB_OK);
+        best = fmin(best, fb_now() - began);
+    }
+    print_message("chosen in %.0f us\n", 1e6 * best);
+    assert_true(best < 20e-3); /* under a millisecond without sanitizers */
+    fb_model_free(model);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(totals_add_up),
+        cmocka_unit_test(keeps_what_is_free),
+        cmocka_unit_test(leaves_what_costs),
+        cmocka_unit_test(choosing_is_cheap),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
