@@ -58,8 +58,9 @@ static double perplexity(const fb_tape *tape, const int32_t *ids) {
     double sum = 0;
     for (int64_t t = 0; t + 1 < tape->tokens; t++) {
         const float *logits = tape->logits + t * tape->vocab;
-        double most = (double)logits[0], total;
-        for (int64_t i = 0; i < tape->vocab; i++) most = fmax(most, (double)logits[i]);
+        double most = (double)logits[0];
+        for (int64_t i = 1; i < tape->vocab; i++) most = fmax(most, (double)logits[i]);
+        double total = exp((double)logits[0] - most);
         for (int64_t i = 1; i < tape->vocab; i++) total += exp((double)logits[i] - most);
         sum += log(total) + most - (double)logits[ids[t + 1]];
     }
