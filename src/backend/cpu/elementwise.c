@@ -13,8 +13,8 @@
 #define ELEMENTWISE(name, inputs, function)                                                                  \
     FB_INLINE void name##_rows(fb_dtype t, const fb_call *call, int64_t begin, int64_t end) {                \
         for (int64_t row = 0; row < call->rows; row++) {                                                     \
-            const void *x[3];                                                                                \
-            for (int k = 0; k < 3; k++) x[k] = k < (inputs) ? fb_view_at(&call->in[k], row, 0) : x[0];       \
+            const void *x[3] = {NULL};                                                                       \
+            for (int k = 0; k < 3; k++) x[k] = k < (inputs) ? fb_view_at(&call->in[k], row, 0) : NULL;       \
             void *y = fb_view_at(&call->out[0], row, 0);                                                     \
             for (int64_t i = begin; i < end; i += VW) {                                                      \
                 vf v[3];                                                                                     \
