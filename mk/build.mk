@@ -5,6 +5,11 @@
 ##  make fmt        lay out the sources; make lint checks layout and runs the static checkers
 ##  make SAN=1 …    the same under AddressSanitizer and UndefinedBehaviorSanitizer, in build/san
 
+##  make V=1 …      shows every command
+
+Q   := $(if $(V),,@)
+say  = $(if $(V),,@printf '  %-3s %s\n' $(1) '$(2)')
+
 VERSION   := $(shell sed -n 's/^\#define FB_VERSION "\(.*\)"/\1/p' include/fusebox.h)
 SOVERSION := 0
 
@@ -58,7 +63,8 @@ $(DEPS): mk/deps.sh
 
 $(BUILD)/obj/%.o: src/%.c | $(DEPS)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) -c $< -o $@
+	$(call say,CC,$<)
+	$(Q)$(CC) $(CFLAGS_ALL) -c $< -o $@
 
 # The commit, for benchmarks: in one object, made anew only when it is another one.
 COMMIT := $(or $(shell git describe --always --dirty --abbrev=12 2>/dev/null),unknown)
@@ -72,21 +78,25 @@ $(BUILD)/obj/base/version.o: $(BUILD)/.commit
 define kernel_rule
 $(BUILD)/obj/backend/cpu/%.$(1).o: src/backend/cpu/%.c | $(DEPS)
 	@mkdir -p $$(@D)
-	$$(CC) $$(CFLAGS_ALL) -O3 $(ISAFLAGS_$(1)) -DFB_ISA=$(1) -DFB_ISA_$(1) -c $$< -o $$@
+	$$(call say,CC,$$< ($(1)))
+	$$(Q)$$(CC) $$(CFLAGS_ALL) -O3 $(ISAFLAGS_$(1)) -DFB_ISA=$(1) -DFB_ISA_$(1) -c $$< -o $$@
 endef
 $(foreach isa,$(ISAS),$(eval $(call kernel_rule,$(isa))))
 
 $(LIB_STATIC): $(LIB_OBJ)
 	@rm -f $@
-	ar rcs $@ $^
+	$(call say,AR,$@)
+	$(Q)ar rcs $@ $^
 
 $(LIB_SHARED): $(LIB_OBJ)
-	$(CC) -shared -Wl,-soname,libfusebox.so.$(SOVERSION) $(LDFLAGS_ALL) $^ -o $@ $(LIBS_ALL)
+	$(call say,LD,$@)
+	$(Q)$(CC) -shared -Wl,-soname,libfusebox.so.$(SOVERSION) $(LDFLAGS_ALL) $^ -o $@ $(LIBS_ALL)
 
 $(CLI): $(CLI_OBJ) $(LIB_STATIC)
-	$(CC) $(LDFLAGS_ALL) $^ -o $@ $(LIBS_ALL)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) $^ -o $@ $(LIBS_ALL)
 
 $(PKGCONFIG): mk/fusebox.pc.in include/fusebox.h
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' $< > $@
+	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' $< > $@
 
 -include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d)

@@ -17,11 +17,13 @@ $(TEST_DEPS): mk/deps.sh
 
 $(BUILD)/obj/tests/%.o: tests/%.c | $(TEST_DEPS)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) -Itests -c $< -o $@
+	$(call say,CC,$<)
+	$(Q)$(CC) $(CFLAGS_ALL) -Itests -c $< -o $@
 
 $(TEST_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/%.o $(SUPPORT_OBJ) $(LIB_STATIC)
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS_ALL) $^ -o $@ -lcmocka $(LIBS_ALL)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) $^ -o $@ -lcmocka $(LIBS_ALL)
 
 # ---- the fuzz targets: tests/fuzz/fuzz_x.c -> build/fuzz/fuzz_x, with FUZZ=1 ----------------------------------------
 FUZZ_SRC     := $(sort $(wildcard tests/fuzz/fuzz_*.c))
@@ -33,7 +35,8 @@ FUZZ_SECONDS ?= 300
 FUZZ_LIB_OBJ := $(filter $(addprefix $(BUILD)/obj/,base/% file/% text/% arch/% program/% verify/golden.o),$(LIB_OBJ))
 
 $(FUZZ_TARGETS): $(BUILD)/%: $(BUILD)/obj/tests/fuzz/%.o $(FUZZ_LIB_OBJ)
-	$(CC) $(LDFLAGS_ALL) -fsanitize=fuzzer $^ -o $@ $(LIBS_ALL)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) -fsanitize=fuzzer $^ -o $@ $(LIBS_ALL)
 
 -include $(TEST_OBJ:.o=.d) $(SUPPORT_OBJ:.o=.d) $(FUZZ_OBJ:.o=.d)
 
