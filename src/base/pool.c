@@ -9,10 +9,16 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Spins before a waiting lane sleeps: about 60 us at 3 GHz with the pause instruction (140 cycles on Skylake
- * and later, 40 on Zen), an order of magnitude above the longest wait between balanced lanes, and short
- * enough that a process with more lanes than cores loses little. */
+/* Spins before a waiting lane sleeps: about 100 us (a pause is 140 cycles on Skylake and later, 40 on Zen),
+ * an order of magnitude above the longest wait between balanced lanes, and short enough that an idle pool
+ * soon costs nothing. */
 #define SPINS 2000
+
+/* Spins after which a lane looks whether it keeps another one from running. Lanes that the system has put on
+ * one core would otherwise wait out each other's spins: with one other process on two cores a decode step
+ * took 10 ms instead of 1. Yielding always is no answer: to a lane that shares its core with a stranger it
+ * costs a time slice. */
+#define LOOK 64
 
 /* Each counter on its own cache line, so that spinning on one does not slow writing another. */
 typedef struct counter {
@@ -20,10 +26,11 @@ typedef struct counter {
 } counter;
 
 struct fb_pool {
-    counter arrived;    /* lanes at the barrier */
-    counter phase;      /* counts barriers; waiting lanes watch it */
-    counter generation; /* counts runs; idle workers watch it */
-    counter sleepers;   /* lanes asleep in the kernel on phase or generation */
+    counter arrived;                 /* lanes at the barrier */
+    counter phase;                   /* counts barriers; waiting lanes watch it */
+    counter generation;              /* counts runs; idle workers watch it */
+    counter sleepers;                /* lanes asleep in the kernel on phase or generation */
+    counter core[FB_POOL_MAX_LANES]; /* where each lane was last seen */
     fb_pool_fn function;
     void *arg;
     bool stop;
@@ -53,11 +60,29 @@ static void futex_wake(atomic_uint *word) {
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1 << 30, NULL, NULL, 0);
 }
 
+/* The lane that this thread is. The caller of fb_pool_run is lane 0 of every pool. */
+static _Thread_local int32_t this_lane;
+
+static void note_core(fb_pool *pool) {
+    atomic_store_explicit(&pool->core[this_lane].value, (unsigned)sched_getcpu(), memory_order_relaxed);
+}
+
+/* Whether another lane was last seen on the core that this one is on. */
+static bool shares_core(fb_pool *pool) {
+    note_core(pool);
+    unsigned core = atomic_load_explicit(&pool->core[this_lane].value, memory_order_relaxed);
+    for (int32_t i = 0; i < pool->lanes; i++)
+        if (i != this_lane && atomic_load_explicit(&pool->core[i].value, memory_order_relaxed) == core)
+            return true;
+    return false;
+}
+
 /* Waits until `watched` is no longer `seen`. */
 static void wait_change(fb_pool *pool, counter *watched, unsigned seen) {
     for (int32_t i = 0; i < pool->spins; i++) {
         if (atomic_load_explicit(&watched->value, memory_order_acquire) != seen) return;
         pause_cpu();
+        if (i % LOOK == LOOK - 1 && shares_core(pool)) sched_yield();
     }
     atomic_fetch_add(&pool->sleepers.value, 1);
     while (atomic_load(&watched->value) == seen) futex_wait(&watched->value, seen);
@@ -73,6 +98,7 @@ static void advance(fb_pool *pool, counter *advanced) {
 
 void fb_pool_barrier(fb_pool *pool) {
     if (pool->lanes == 1) return;
+    note_core(pool);
     unsigned phase = atomic_load_explicit(&pool->phase.value, memory_order_relaxed);
     if (atomic_fetch_add(&pool->arrived.value, 1) + 1 == (unsigned)pool->lanes) {
         atomic_store_explicit(&pool->arrived.value, 0, memory_order_relaxed);
@@ -86,6 +112,7 @@ static void *worker_main(void *start_arg) {
     worker_start start = *(worker_start *)start_arg;
     free(start_arg);
     fb_pool *pool = start.pool;
+    this_lane = start.lane;
     unsigned seen = 0;
     for (;;) {
         wait_change(pool, &pool->generation, seen);
@@ -97,6 +124,7 @@ static void *worker_main(void *start_arg) {
 }
 
 void fb_pool_run(fb_pool *pool, fb_pool_fn function, void *arg) {
+    this_lane = 0;
     pool->function = function;
     pool->arg = arg;
     if (pool->lanes > 1) advance(pool, &pool->generation);

@@ -422,6 +422,34 @@ static void op_calls(void **state) {
     }
 }
 
+/* The plan's text is that of the program that runs: an op that was fused carries the names of its fuses. */
+static void plan_text(void **state) {
+    (void)state;
+    fb_model *model = open_case("neox-parallel");
+    fb_session_options options;
+    fb_session_options_default(&options);
+    char *plain, *none, *all;
+    fb_error err;
+    assert_ok(fb_model_program_text(model, &plain, &err), &err);
+    options.fuse = "none";
+    fb_session *session = create(model, &options);
+    assert_ok(fb_session_plan_text(session, &none, &err), &err);
+    fb_session_free(session);
+    options.fuse = "all";
+    session = create(model, &options);
+    assert_ok(fb_session_plan_text(session, &all, &err), &err);
+    fb_session_free(session);
+    assert_string_equal(plain, none);
+    assert_null(strstr(plain, "qkv_up"));
+    assert_non_null(strstr(all, "qkv_up"));
+    assert_non_null(strstr(all, "rope_kv"));
+    assert_null(strstr(all, "softmax"));
+    fb_free(plain);
+    fb_free(none);
+    fb_free(all);
+    fb_model_free(model);
+}
+
 static void memory_does_not_grow(void **state) {
     (void)state;
     fb_model *model = open_case("llama-mha");
@@ -456,6 +484,7 @@ int main(void) {
         cmocka_unit_test(bad_options),
         cmocka_unit_test(bad_tokens),
         cmocka_unit_test(op_calls),
+        cmocka_unit_test(plan_text),
         cmocka_unit_test(memory_does_not_grow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

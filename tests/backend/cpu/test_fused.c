@@ -270,6 +270,27 @@ static void head_argmax(void **state) {
     }
 }
 
+/* A lane that has a NaN column says NaN, so that whoever looks for the best of all can tell. */
+static void head_argmax_nan(void **state) {
+    (void)state;
+    enum { K = 16, VOCAB = 97 };
+    FOR_KERNELS(isa, t) {
+        if (strcmp(isa->name, "ref") == 0) continue;
+        for (int64_t bad = 0; bad < VOCAB; bad += 48) {
+            fb_weight w = weight(FB_F32, VOCAB, K, 0);
+            fb_dtype_set(FB_F32, (void *)(uintptr_t)w.data, bad * K, NAN);
+            fb_view x = filled(t, 1, K, 0), best = view(FB_F32, 1, 2, 0);
+            run(isa, FB_OP_HEAD_ARGMAX, (fb_call){.in = {x}, .out = {best}, .weights = {w}}, 1);
+            for (int64_t row = 0; row < ROWS; row++) {
+                const float *b = fb_view_at(&best, row, 0);
+                if (!isnan(b[0]) || b[1] != (float)bad)
+                    fail_msg("%s, %s: column %lld is NaN: best %.9g of column %.0f", isa->name,
+                             fb_dtype_name(t), (long long)bad, (double)b[0], (double)b[1]);
+            }
+        }
+    }
+}
+
 /* ---- around the cache ---- */
 
 static const struct shape {
@@ -387,8 +408,9 @@ static int start(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(elementwise), cmocka_unit_test(add_norm), cmocka_unit_test(linear_group),
-        cmocka_unit_test(head_argmax), cmocka_unit_test(rope_kv),  cmocka_unit_test(attention),
+        cmocka_unit_test(elementwise), cmocka_unit_test(add_norm),        cmocka_unit_test(linear_group),
+        cmocka_unit_test(head_argmax), cmocka_unit_test(head_argmax_nan), cmocka_unit_test(rope_kv),
+        cmocka_unit_test(attention),
     };
     return cmocka_run_group_tests(tests, start, NULL);
 }
