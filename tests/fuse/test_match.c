@@ -224,6 +224,12 @@ static void views_stay(void **state) {
     fused(t, "all", FB_OP_ADD);
     free(t);
     t = toy_start();
+    a = toy_linear(t, "a", toy_norm(t, "n", t->x), 2 * TOY_HIDDEN, TOY_HIDDEN);
+    half = fb_build_view(&t->b, "half", a, 1, TOY_HIDDEN, TOY_HIDDEN, TOY_HIDDEN);
+    toy_end(t, toy_add(t, "out", t->x, half));
+    assert_int_equal(fused(t, "down_add", FB_OP_LINEAR_GROUP), 0);
+    free(t);
+    t = toy_start();
     a = toy_linear(t, "a", t->x, 2 * TOY_HIDDEN, TOY_HIDDEN);
     half = fb_build_view(&t->b, "half", a, 1, TOY_HIDDEN, TOY_HIDDEN, TOY_HIDDEN);
     int32_t g = fb_build_unary(&t->b, FB_OP_GELU, "g", half);

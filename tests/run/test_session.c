@@ -422,6 +422,38 @@ static void op_calls(void **state) {
     }
 }
 
+/* Where all tokens have the same score the first is the best, whichever lane has it, fused or not. */
+static void best_among_equals(void **state) {
+    (void)state;
+    fb_model *model = open_case("neox-parallel");
+    const fb_program *p = &model->spec->program;
+    const fb_op *head = &p->ops[FB_EPILOGUE][p->op_count[FB_EPILOGUE] - 1];
+    assert_int_equal(head->out[0], p->logits);
+    fb_weight *w = &model->weights[head->weights[0] * p->layers];
+    int64_t row = w->cols * fb_dtype_size(w->dtype);
+    char *rows = malloc((size_t)(w->rows * row));
+    assert_non_null(rows);
+    for (int64_t i = 0; i < w->rows; i++) memcpy(rows + i * row, w->data, (size_t)row);
+    w->data = rows;
+    for (int32_t threads = 1; threads <= 4; threads++)
+        for (int fused = 0; fused < 2; fused++) {
+            fb_session_options options;
+            fb_session_options_default(&options);
+            options.threads = threads;
+            options.greedy = true;
+            options.fuse = fused ? "head_argmax" : "none";
+            fb_session *session = create(model, &options);
+            fb_error err;
+            int32_t best = -1;
+            assert_ok(fb_session_prefill(session, some_ids(), TOKENS, &err), &err);
+            assert_ok(fb_session_best(session, &best, &err), &err);
+            assert_int_equal(best, 0);
+            fb_session_free(session);
+        }
+    fb_model_free(model);
+    free(rows);
+}
+
 /* The plan's text is that of the program that runs: an op that was fused carries the names of its fuses. */
 static void plan_text(void **state) {
     (void)state;
@@ -484,6 +516,7 @@ int main(void) {
         cmocka_unit_test(bad_options),
         cmocka_unit_test(bad_tokens),
         cmocka_unit_test(op_calls),
+        cmocka_unit_test(best_among_equals),
         cmocka_unit_test(plan_text),
         cmocka_unit_test(memory_does_not_grow),
     };

@@ -165,22 +165,23 @@ typedef struct group_case {
     int segments;
     fb_combine combine;
     fb_op_kind norm[3], act[3];
-    bool shared; /* one input and one norm for all */
+    enum { APART, SHARED, OWN_NORMS } inputs; /* one for all, with one norm or with a norm for each */
 } group_case;
 
 #define NO FB_OP_COUNT
 static const group_case groups[] = {
-    {1, FB_COMBINE_NONE, {NO}, {FB_OP_GELU}, false},
-    {1, FB_COMBINE_NONE, {FB_OP_LAYERNORM}, {FB_OP_GELU_TANH}, false},
-    {1, FB_COMBINE_NONE, {FB_OP_RMSNORM}, {FB_OP_SILU}, false},
-    {2, FB_COMBINE_NONE, {FB_OP_LAYERNORM, FB_OP_LAYERNORM}, {NO, FB_OP_GELU}, false},
-    {3, FB_COMBINE_NONE, {FB_OP_RMSNORM, FB_OP_RMSNORM, FB_OP_RMSNORM}, {NO, NO, NO}, true},
-    {3, FB_COMBINE_NONE, {NO, FB_OP_LAYERNORM, FB_OP_RMSNORM}, {FB_OP_SILU, NO, FB_OP_GELU}, false},
-    {2, FB_COMBINE_MUL, {NO, NO}, {FB_OP_SILU, NO}, true},
-    {2, FB_COMBINE_MUL, {FB_OP_RMSNORM, FB_OP_RMSNORM}, {FB_OP_SILU, NO}, true},
-    {1, FB_COMBINE_ADD, {NO}, {NO}, false},
-    {1, FB_COMBINE_ADD, {FB_OP_LAYERNORM}, {FB_OP_GELU}, false},
-    {2, FB_COMBINE_ADD, {NO, NO}, {NO, NO}, false},
+    {1, FB_COMBINE_NONE, {NO}, {FB_OP_GELU}, APART},
+    {1, FB_COMBINE_NONE, {FB_OP_LAYERNORM}, {FB_OP_GELU_TANH}, APART},
+    {1, FB_COMBINE_NONE, {FB_OP_RMSNORM}, {FB_OP_SILU}, APART},
+    {2, FB_COMBINE_NONE, {FB_OP_LAYERNORM, FB_OP_LAYERNORM}, {NO, FB_OP_GELU}, APART},
+    {3, FB_COMBINE_NONE, {FB_OP_RMSNORM, FB_OP_RMSNORM, FB_OP_RMSNORM}, {NO, NO, NO}, SHARED},
+    {2, FB_COMBINE_NONE, {FB_OP_LAYERNORM, FB_OP_LAYERNORM}, {NO, FB_OP_GELU}, OWN_NORMS},
+    {3, FB_COMBINE_NONE, {NO, FB_OP_LAYERNORM, FB_OP_RMSNORM}, {FB_OP_SILU, NO, FB_OP_GELU}, APART},
+    {2, FB_COMBINE_MUL, {NO, NO}, {FB_OP_SILU, NO}, SHARED},
+    {2, FB_COMBINE_MUL, {FB_OP_RMSNORM, FB_OP_RMSNORM}, {FB_OP_SILU, NO}, SHARED},
+    {1, FB_COMBINE_ADD, {NO}, {NO}, APART},
+    {1, FB_COMBINE_ADD, {FB_OP_LAYERNORM}, {FB_OP_GELU}, APART},
+    {2, FB_COMBINE_ADD, {NO, NO}, {NO, NO}, APART},
 };
 
 /* Segment s by plain kernels. */
@@ -196,17 +197,17 @@ static fb_view plain_segment(const fb_isa *isa, const fb_call *call, int s) {
 static void make_group(const group_case *g, fb_dtype t, int64_t shape, bool bias, fb_call *call) {
     *call = (fb_call){.attr = {.segments = g->segments, .combine = g->combine}};
     for (int s = 0; s < g->segments; s++) {
-        bool again = g->shared && s;
-        int64_t k = 5 + 13 * shape + (again || g->shared ? 0 : 3 * s),
-                n = 3 + 41 * shape + (g->combine ? 0 : 7 * s);
+        bool again = g->inputs && s;
+        int64_t k = 5 + 13 * shape + (g->inputs ? 0 : 3 * s), n = 3 + 41 * shape + (g->combine ? 0 : 7 * s);
         fb_weight *w = &call->weights[4 * s];
         call->in[s] = again ? call->in[0] : filled(t, 1, k, s);
         w[0] = weight(s ? FB_F16 : FB_BF16, n, k, 0);
         if (bias) w[1] = weight(s ? FB_F32 : FB_F16, 1, n, 1);
         call->attr.segment[s] = (fb_segment){g->norm[s], g->act[s], 1e-3f};
         if (g->norm[s] == NO) continue;
-        w[2] = again ? call->weights[2] : weight(FB_F16, 1, k, 1);
-        if (g->norm[s] == FB_OP_LAYERNORM) w[3] = again ? call->weights[3] : weight(FB_F16, 1, k, 0);
+        w[2] = again && g->inputs == SHARED ? call->weights[2] : weight(FB_F16, 1, k, 1);
+        if (g->norm[s] == FB_OP_LAYERNORM)
+            w[3] = again && g->inputs == SHARED ? call->weights[3] : weight(FB_F16, 1, k, 0);
     }
 }
 
@@ -267,6 +268,30 @@ static void head_argmax(void **state) {
                 assert_true(fb_dtype_get(best.dtype, b, 2 * winner) == fb_dtype_get(t, l, want));
             }
         }
+    }
+}
+
+/* The first and the last column of the vocabulary, of a block and of a lane's part can win. */
+static void head_argmax_edges(void **state) {
+    (void)state;
+    enum { K = 7, VOCAB = 97 };
+    static const int64_t edges[] = {0, 15, 16, 47, 48, 95, 96};
+    FOR_KERNELS(isa, t) for (size_t e = 0; e < sizeof edges / sizeof *edges; e++) {
+        fb_weight w = weight(FB_F32, VOCAB, K, 0);
+        fb_view x = view(t, 1, K, 0);
+        for (int64_t i = 0; i < ROWS * K; i++) fb_dtype_set(t, x.data, i, 1);
+        for (int64_t i = 0; i < K; i++) fb_dtype_set(FB_F32, (void *)(uintptr_t)w.data, edges[e] * K + i, 8);
+        fb_view best = view(t == FB_F64 ? FB_F64 : FB_F32, 1, 2 * 3, 0);
+        run(isa, FB_OP_HEAD_ARGMAX, (fb_call){.in = {x}, .out = {best}, .weights = {w}}, 3);
+        for (int64_t row = 0; row < ROWS; row++) {
+            const void *b = fb_view_at(&best, row, 0);
+            int64_t winner = 0;
+            for (int64_t lane = 1; lane < 3; lane++)
+                if (fb_dtype_get(best.dtype, b, 2 * lane) > fb_dtype_get(best.dtype, b, 2 * winner))
+                    winner = lane;
+            assert_int_equal((int64_t)fb_dtype_get(best.dtype, b, 2 * winner + 1), edges[e]);
+        }
+        give_back();
     }
 }
 
@@ -408,9 +433,9 @@ static int start(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(elementwise), cmocka_unit_test(add_norm),        cmocka_unit_test(linear_group),
-        cmocka_unit_test(head_argmax), cmocka_unit_test(head_argmax_nan), cmocka_unit_test(rope_kv),
-        cmocka_unit_test(attention),
+        cmocka_unit_test(elementwise), cmocka_unit_test(add_norm),          cmocka_unit_test(linear_group),
+        cmocka_unit_test(head_argmax), cmocka_unit_test(head_argmax_edges), cmocka_unit_test(head_argmax_nan),
+        cmocka_unit_test(rope_kv),     cmocka_unit_test(attention),
     };
     return cmocka_run_group_tests(tests, start, NULL);
 }
