@@ -430,8 +430,8 @@ typedef struct fb_verify_report {
 } fb_verify_report;
 
 /* Runs the golden's ids and compares every hidden state, the logits and the greedy continuation. FB_OK means
- * that the comparison took place; `report->ok` is its outcome. Of the options, threads, act, chunk and isa
- * count. */
+ * that the comparison took place; `report->ok` is its outcome. Of the options, all count but
+ * capacity, all_logits, greedy and the callbacks. */
 FB_API fb_status fb_verify_golden(const fb_model *model, const char *golden,
                                   const fb_session_options *options, fb_verify_report **report,
                                   fb_error *err);

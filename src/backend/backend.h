@@ -28,7 +28,8 @@ typedef struct fb_step {
     const int32_t *ids; /* [rows] */
     int64_t rows, position, epilogue_rows;
     float *logits; /* [epilogue_rows, vocab], if the program computes them */
-    int32_t *best; /* [epilogue_rows]: the highest score's token, if the program computes only that */
+    int32_t *best; /* [epilogue_rows]: the highest score's token (-1: a score is NaN), if the program computes
+                      only that */
     /* Called with the hidden state after each layer (0: the embedding; the last: after the final norm, and
      * only the epilogue's rows); false stops the step. May be NULL. */
     bool (*on_hidden)(void *user, int64_t layer, const float *hidden, int64_t rows, int64_t cols);
@@ -46,7 +47,6 @@ typedef struct fb_trace {
      * whole steps. */
     double seconds[FB_SECTIONS][FB_MAX_OPS];
     double walk; /* from the first op to the last */
-    double step; /* from the call to its return */
 } fb_trace;
 
 typedef struct fb_engine fb_engine; /* a backend's state for one session */

@@ -26,6 +26,7 @@ static fb_status create_session(const bench *b, int32_t variant, bool greedy, fb
     o.act = given->act;
     o.isa = given->isa;
     o.exact = given->exact;
+    o.machine = given->machine;
     o.fuse = b->options->specs[variant];
     o.greedy = greedy;
     o.capacity = b->options->prompt + b->options->gen;
@@ -100,9 +101,11 @@ static fb_status compare_tokens(const bench *b, int32_t variant, fb_error *err) 
     fb_bench_variant *v = &b->report->variants[variant];
     double prefill, ttft;
     FB_TRY(generate(b, b->sessions[variant], variant ? b->tokens : b->first, &prefill, &ttft, err));
+    fb_session_reset(b->sessions[variant]);
+    FB_TRY(fb_session_prefill(b->sessions[variant], b->prompt, b->options->prompt, err));
     int64_t before = fb_session_barriers(b->sessions[variant]);
-    FB_TRY(generate(b, b->sessions[variant], variant ? b->tokens : b->first, &prefill, &ttft, err));
-    v->barriers_a_step = (fb_session_barriers(b->sessions[variant]) - before) / (b->options->gen + 1);
+    FB_TRY(fb_session_decode(b->sessions[variant], b->prompt[0], err));
+    v->barriers_a_step = fb_session_barriers(b->sessions[variant]) - before;
     const int32_t *tokens = variant ? b->tokens : b->first;
     for (int64_t i = 0; i <= b->options->gen; i++) v->tokens_equal += tokens[i] == b->first[i];
     return FB_OK;

@@ -5,7 +5,7 @@
 
 #include "cli/output.h"
 
-#define MAX_THREADS 1024
+#define MAX_THREADS 256
 
 static const char *const isas[] = {"avx512", "avx2", "portable", "ref", NULL};
 

@@ -23,6 +23,9 @@ static fb_status parse_word(const char *word, size_t length, bool first, uint32_
     for (int i = 0; i < FB_FUSE_COUNT; i++) {
         const char *fuse = fb_fuse_table[i].name;
         if (strlen(fuse) == size && strncmp(name, fuse, size) == 0) {
+            if (first && off)
+                return fb_fail(err, FB_ERROR_USAGE,
+                               "fuse: \"-%s\" (nothing is on to take it from: \"all,-%s\")", fuse, fuse);
             *fuses = off ? *fuses & ~FB_FUSE_BIT(i) : *fuses | FB_FUSE_BIT(i);
             return FB_OK;
         }

@@ -4,12 +4,6 @@
 
 #include "base/pool.h"
 
-const char *const fb_term_names[FB_TERM_COUNT] = {
-#define X(TERM, name, call, unit) [FB_TERM_##TERM] = #name,
-    FB_TERMS(X)
-#undef X
-};
-
 /* What the counting functions below share. */
 typedef struct counting {
     const fb_bound *bound;

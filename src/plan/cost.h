@@ -40,8 +40,6 @@ typedef enum fb_term {
         FB_TERM_COUNT
 } fb_term;
 
-extern const char *const fb_term_names[FB_TERM_COUNT];
-
 /* A step: `rows` tokens from `position` on. */
 typedef struct fb_shape {
     int64_t rows, position;

@@ -116,6 +116,8 @@ static bool read_pairs(const json_t *array, double *first, double *second, size_
         const json_t *pair = json_array_get(array, i);
         double a = json_number_value(json_array_get(pair, 0)), b = json_number_value(json_array_get(pair, 1));
         if (!json_is_array(pair) || json_array_size(pair) != 2 || !good(a) || !good(b)) return false;
+        if (!json_is_number(json_array_get(pair, 0)) || !json_is_number(json_array_get(pair, 1)))
+            return false;
         first[i * stride] = a;
         second[i * stride] = b;
     }
@@ -137,7 +139,7 @@ static bool read_machine(const json_t *root, fb_machine *m) {
     if (!read_pairs(json_object_get(root, "terms"), &got.term[0].calls, &got.term[0].units, FB_TERM_COUNT, 2))
         return false;
     for (int i = 0; i < FB_CURVE_POINTS; i++)
-        if (!(got.bandwidth[i] > 0) || (i && got.bytes[i] <= got.bytes[i - 1])) return false;
+        if (!(got.bandwidth[i] > 0) || got.bytes[i] <= (i ? got.bytes[i - 1] : 0)) return false;
     if (!(got.flops > 0) || got.overlap > 1) return false;
     *m = got;
     return true;

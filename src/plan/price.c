@@ -30,6 +30,8 @@ static void count_all(const fb_bound *bound, const fb_shape *shape, fb_price *pr
     for (int s = 0; s < FB_SECTIONS; s++)
         for (int32_t i = 0; i < p->op_count[s]; i++) {
             fb_price_op *op = &price->op[s][i];
+            if (s == FB_EPILOGUE && shape->epilogue_rows == 0)
+                continue; /* a chunk of a prefill, not the last */
             int64_t times = s == FB_BODY ? p->layers : 1;
             const fb_op *next = i + 1 < p->op_count[s] ? &p->ops[s][i + 1] : NULL;
             op->cost = fb_cost_of(bound, (fb_section)s, i, shape);
@@ -50,6 +52,7 @@ void fb_price_program(const fb_bound *bound, const fb_machine *m, const fb_shape
     price->bandwidth = fb_machine_bandwidth(m, price->footprint);
     for (int s = 0; s < FB_SECTIONS; s++)
         for (int32_t i = 0; i < p->op_count[s]; i++) {
+            if (s == FB_EPILOGUE && shape->epilogue_rows == 0) continue;
             price_op(m, price->bandwidth, shape->lanes, &price->op[s][i]);
             price->total += price->op[s][i].seconds * (double)(s == FB_BODY ? p->layers : 1);
         }
@@ -96,10 +99,12 @@ static fb_status choose(choosing *c, fb_plan_options *options, fb_error *err) {
         fb_plan_options less = *options;
         uint32_t off = i < FB_FUSE_COUNT ? FB_FUSE_BIT(i) : groups[i - FB_FUSE_COUNT];
         if ((applied & off) == 0) continue;
+        /* The bits of an answer must not depend on what was measured. */
+        if (i < FB_FUSE_COUNT && fb_fuse_table[i].exactness != FB_EXACT_BIT) continue;
         less.fuses &= ~off;
         double seconds;
         FB_TRY(predict(c, &less, &seconds, err));
-        if (seconds >= best * (1 - MARGIN)) continue;
+        if (!(seconds < best * (1 - MARGIN))) continue;
         best = seconds;
         applied = c->plan.applied;
         *options = less;

@@ -96,12 +96,15 @@ static void op_name(const fb_op *op, char *name, size_t size) {
                  fb_fuse_name(__builtin_ctz(bits)));
 }
 
-static void add_price(fb_profile *profile, const fb_program *p, const fb_price *price) {
+static void add_price(fb_profile *profile, const fb_program *p, const fb_price *price,
+                      const fb_shape *shape) {
     fb_profile_op *row = profile->ops;
     for (int s = 0; s < FB_SECTIONS; s++)
         for (int32_t i = 0; i < p->op_count[s]; i++, row++) {
             const fb_price_op *op = &price->op[s][i];
-            double times = s == FB_BODY ? (double)p->layers : 1;
+            double times = s == FB_BODY                                    ? (double)p->layers
+                           : s == FB_EPILOGUE && shape->epilogue_rows == 0 ? 0
+                                                                           : 1;
             op_name(&p->ops[s][i], row->name, sizeof row->name);
             row->section = s;
             row->barrier = op->barrier;
@@ -130,7 +133,7 @@ fb_status fb_profile_price(fb_profile *profile, const fb_bound *bound, const fb_
     }
     for (int i = 0; i < count; i++) {
         fb_price_program(bound, machine, &shapes[i], price);
-        add_price(profile, p, price);
+        add_price(profile, p, price, &shapes[i]);
     }
     free(price);
     return fb_program_print(p, fb_fuse_name, &profile->text, err);

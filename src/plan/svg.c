@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/status.h"
@@ -325,19 +326,23 @@ static void draw(FILE *f, const fb_plan_report *r) {
     fputs("</svg>\n", f);
 }
 
+/* To a temporary name, then renamed; but a device or a link that the caller names is written to, not
+ * replaced. */
 fb_status fb_plan_report_svg(const fb_plan_report *report, const char *path, fb_error *err) {
     char *temporary = NULL;
+    struct stat st;
+    bool direct = lstat(path, &st) == 0 && !S_ISREG(st.st_mode);
     if (asprintf(&temporary, "%s.%ld.tmp", path, (long)getpid()) < 0) return fb_fail_memory(err, "path", 0);
-    FILE *f = fopen(temporary, "w");
+    FILE *f = fopen(direct ? path : temporary, "w");
     bool ok = f != NULL;
     int reason = errno;
     if (f) {
         draw(f, report);
         ok = !ferror(f);
         if (fclose(f)) ok = false;
-        if (ok) ok = rename(temporary, path) == 0;
         reason = errno;
-        if (!ok) unlink(temporary);
+        if (ok && !direct) ok = rename(temporary, path) == 0, reason = errno;
+        if (!ok && !direct) unlink(temporary);
     }
     free(temporary);
     return ok ? FB_OK : fb_fail(err, FB_ERROR_FILE, "%s: %s", path, strerror(reason));

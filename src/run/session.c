@@ -1,4 +1,5 @@
 /* A session: the tokens so far, and an engine that runs steps. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -214,12 +215,16 @@ fb_status fb_session_best(fb_session *s, int32_t *id, fb_error *err) {
     if (!s->logits_rows) return fb_fail(err, FB_ERROR_USAGE, "best token: no tokens yet (prefill first)");
     if (s->plan.program.logits == FB_NONE) {
         *id = s->best;
-        return FB_OK;
+    } else {
+        int64_t vocab = s->model->spec->program.vocab;
+        const float *logits = s->logits + (s->logits_rows - 1) * vocab;
+        for (int64_t i = 0; i < vocab && *id >= 0; i++)
+            *id = isnan(logits[i]) ? -1 : logits[i] > logits[*id] ? (int32_t)i : *id;
     }
-    int64_t vocab = s->model->spec->program.vocab;
-    const float *logits = s->logits + (s->logits_rows - 1) * vocab;
-    for (int64_t i = 1; i < vocab; i++)
-        if (logits[i] > logits[*id]) *id = (int32_t)i;
+    if (*id < 0) {
+        *id = 0;
+        return fb_fail(err, FB_ERROR_SYSTEM, "logits: NaN at position %lld", (long long)s->position - 1);
+    }
     return FB_OK;
 }
 

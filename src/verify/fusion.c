@@ -117,6 +117,7 @@ static bool states_hold(const fb_fusion_row *row, int64_t states) {
 
 static bool perplexity_holds(const proof *p, const fb_fusion_row *row, double logits_limit) {
     if (row->bit) return memcmp(&row->perplexity, &p->perplexity, sizeof p->perplexity) == 0;
+    if (isnan(p->perplexity)) return isnan(row->perplexity); /* one token has none */
     /* ln p changes by at most twice the largest change of a logit. */
     return fabs(log(row->perplexity) - log(p->perplexity)) <= 2 * logits_limit;
 }

@@ -96,7 +96,9 @@ static fb_status run_greedy(fb_session *session, const fb_script *s, const int32
                             fb_error *err) {
     FB_TRY(fb_session_prefill(session, s->ids, s->prompt, err));
     for (int64_t i = 0; i < s->greedy; i++) {
-        FB_TRY(fb_session_best(session, &t->greedy[i], err));
+        /* Logits that are NaN have no best token; that the hidden states are NaN too is for the comparison to
+         * say. */
+        if (fb_session_best(session, &t->greedy[i], err) != FB_OK) t->greedy[i] = 0;
         if (t->greedy_logits) FB_TRY(keep_logits(session, 1, t->greedy_logits + i * t->vocab, err));
         if (i + 1 < s->greedy)
             FB_TRY(fb_session_decode(session, continuation ? continuation[i] : t->greedy[i], err));
@@ -125,6 +127,7 @@ static fb_status record(const fb_model *model, const fb_session_options *options
                             .act = options->act,
                             .fuse = options->fuse,
                             .exact = options->exact,
+                            .machine = options->machine,
                             .isa = options->isa,
                             .capacity = s->tokens,
                             .chunk = chunk,

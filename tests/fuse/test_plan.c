@@ -25,7 +25,6 @@ static void words(void **state) {
         {"all,-add_norm,add_norm", FB_FUSE_ALL, false},
         {"none,bias_act", bias_act, false},
         {"add_norm,-add_norm", 0, false},
-        {"-add_norm", 0, false},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         uint32_t fuses = 1;
@@ -57,6 +56,11 @@ static void refused_words(void **state) {
         assert_refused(status, FB_ERROR_USAGE, &err, "fuse: |none, all, auto");
         for (int f = 0; f < FB_FUSE_COUNT; f++) assert_non_null(strstr(err.message, fb_fuse_table[f].name));
     }
+    uint32_t none;
+    bool never;
+    fb_error alone;
+    assert_refused(fb_fuse_parse("-add3", &none, &never, &alone), FB_ERROR_USAGE, &alone,
+                   "fuse: |\"-add3\"|all,-add3");
     char longest[2000];
     memset(longest, 'x', sizeof longest - 1);
     longest[sizeof longest - 1] = '\0';

@@ -113,7 +113,9 @@ static input prepare(const fb_call *call, int s, const input *earlier, float **s
     if (norm == FB_OP_COUNT && x->dtype == FB_F32) return (input){x->data, x->row_stride};
     for (int e = 0; e < s; e++)
         if (call->in[e].data == x->data && call->attr.segment[e].norm == norm &&
-            call->weights[4 * e + 2].data == call->weights[4 * s + 2].data)
+            call->attr.segment[e].eps == call->attr.segment[s].eps &&
+            call->weights[4 * e + 2].data == call->weights[4 * s + 2].data &&
+            call->weights[4 * e + 3].data == call->weights[4 * s + 3].data)
             return earlier[e];
     float *out = *scratch;
     *scratch += call->rows * k;
@@ -249,9 +251,9 @@ void FB_KERNEL(linear)(const fb_call *call, const fb_lane *lane) {
     run_group(&group, lane);
 }
 
-/* Each lane's best output, as [2] floats (value, column) at lane's place of the output row; the reader takes
- * the best of them, the first among equals. A column is exact in float32 up to 2^24, which the vocabulary may
- * not exceed. */
+/* Each lane's best output (a NaN, if there is one), as [2] floats (value, column) at lane's place of the
+ * output row; the reader takes the best of them, the first among equals. A column is exact in float32 up to
+ * 2^24, which the vocabulary may not exceed. */
 void FB_KERNEL(head_argmax)(const fb_call *call, const fb_lane *lane) {
     const fb_weight *w = &call->weights[0];
     fb_call plain = *call;
@@ -272,7 +274,7 @@ void FB_KERNEL(head_argmax)(const fb_call *call, const fb_lane *lane) {
                 float value = sums[i];
                 FB_FOR_DTYPE(call->in[0].dtype, T, fb_put(T, &value, 0, sums[i]);
                              value = fb_get(T, &value, 0));
-                if (value > best[0] || value != value) {
+                if (value > best[0] || (value != value && best[0] == best[0])) {
                     best[0] = value;
                     best[1] = (float)(n + i);
                 }

@@ -1,6 +1,7 @@
 /* The CPU backend: buffers, the KV cache, threads, and the walk through the program.
  *
  * All lanes walk through a step together: each does its part of an op, then they meet at a barrier. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -272,16 +273,23 @@ static void widen(const fb_engine *e, int32_t value, int64_t rows, float *out) {
     }
 }
 
-/* The best of the lanes' best columns; the first among equals, as lanes are in the order of their columns. */
+/* The best of the lanes' best columns; the first among equals, as lanes are in the order of their columns. -1
+ * if a score is NaN. */
 static void take_best(const fb_engine *e, int64_t rows, int32_t *out) {
     fb_view view = view_of(e, e->bound.program->best);
     for (int64_t row = 0; row < rows; row++) {
         const void *best = fb_view_at(&view, row, 0);
-        int32_t winner = 0;
-        for (int32_t lane = 1; lane < fb_pool_lanes(e->pool); lane++)
-            if (fb_dtype_get(view.dtype, best, 2 * lane) > fb_dtype_get(view.dtype, best, 2 * winner))
-                winner = lane;
-        out[row] = (int32_t)fb_dtype_get(view.dtype, best, 2 * winner + 1);
+        double most = -INFINITY;
+        out[row] = (int32_t)fb_dtype_get(view.dtype, best, 1);
+        for (int32_t lane = 0; lane < fb_pool_lanes(e->pool) && out[row] >= 0; lane++) {
+            double score = fb_dtype_get(view.dtype, best, 2 * lane);
+            if (score != score)
+                out[row] = -1;
+            else if (score > most) {
+                most = score;
+                out[row] = (int32_t)fb_dtype_get(view.dtype, best, 2 * lane + 1);
+            }
+        }
     }
 }
 
@@ -314,8 +322,7 @@ static void run_lane(void *arg, int32_t index) {
 static fb_status cpu_run(fb_engine *e, const fb_step *step, fb_error *err) {
     e->step = step;
     e->stopped = false;
-    double began = fb_now();
-    e->op_began = began;
+    e->op_began = e->options.profile ? fb_now() : 0;
     fb_pool_run(e->pool, run_lane, e);
     if (e->stopped) return fb_fail(err, FB_ERROR_STOPPED, "run: stopped");
     if (e->bound.program->logits != FB_NONE)
@@ -323,7 +330,6 @@ static fb_status cpu_run(fb_engine *e, const fb_step *step, fb_error *err) {
     else
         take_best(e, step->epilogue_rows, step->best);
     e->trace.steps++;
-    e->trace.step += fb_now() - began;
     return FB_OK;
 }
 

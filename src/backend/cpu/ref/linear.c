@@ -52,7 +52,7 @@ void fb_cpu_head_argmax_ref(const fb_call *call, const fb_lane *lane) {
         double best = -INFINITY, column = 0;
         for (int64_t n = 0; lane->index == 0 && n < call->weights[0].rows; n++) {
             double value = segment(&group, 0, row, n);
-            if (value > best) best = value, column = (double)n;
+            if (value > best || (value != value && best == best)) best = value, column = (double)n;
         }
         ref_set(&call->out[0], row, 0, 2 * lane->index, best);
         ref_set(&call->out[0], row, 0, 2 * lane->index + 1, column);
