@@ -168,7 +168,7 @@ static void draw_roofs(const plot *p, const fb_machine_figures *m) {
     snprintf(label, sizeof label, "multiply-add: %.0f GFLOP/s", 1e-9 * m->flops);
     text(p->f, p->right, y - 7, 12, "end", ROOF, label);
     snprintf(label, sizeof label, "this step's %.1f MB: %.1f GB/s", 1e-6 * m->footprint, 1e-9 * near);
-    draw_slope(p, near, m->flops, label, NULL, 0.68);
+    draw_slope(p, near, m->flops, label, NULL, 0.1);
     snprintf(label, sizeof label, "512 MB, memory: %.1f GB/s", 1e-9 * dram);
     draw_slope(p, dram, m->flops, label, "6 4", 0.72);
 }
