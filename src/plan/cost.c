@@ -242,7 +242,7 @@ static void count_attention(counting *c) {
     fb_op_kind kind = op->kind;
     bool fused = kind == FB_OP_ATTN_ROWS || kind == FB_OP_ATTN_FLASH;
     int64_t heads = p->values[kind == FB_OP_ATTN_VALUES ? op->out[0] : op->in[0]].heads;
-    double part = head_part(c, heads, fused && p->kv_heads >= c->shape.lanes);
+    double part = head_part(c, heads, fused && fb_program_by_head(p, c->shape.lanes));
     int64_t seen = heads * positions_seen(c);
     double positions = (double)seen * part, macs = positions * (double)p->head_dim;
     c->cost.foreign =

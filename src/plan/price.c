@@ -26,16 +26,14 @@ static void price_op(const fb_machine *m, double bandwidth, int32_t lanes, fb_pr
 
 static void count_all(const fb_bound *bound, const fb_shape *shape, fb_price *price) {
     const fb_program *p = bound->program;
-    bool by_head = p->kv_heads >= shape->lanes;
     for (int s = 0; s < FB_SECTIONS; s++)
         for (int32_t i = 0; i < p->op_count[s]; i++) {
             fb_price_op *op = &price->op[s][i];
             if (s == FB_EPILOGUE && shape->epilogue_rows == 0)
                 continue; /* a chunk of a prefill, not the last */
             int64_t times = s == FB_BODY ? p->layers : 1;
-            const fb_op *next = i + 1 < p->op_count[s] ? &p->ops[s][i + 1] : NULL;
             op->cost = fb_cost_of(bound, (fb_section)s, i, shape);
-            op->barrier = !(by_head && fb_op_joined(&p->ops[s][i], next));
+            op->barrier = fb_program_barrier(p, (fb_section)s, i, shape->lanes);
             price->footprint += (double)(times * (op->cost.weight_bytes + op->cost.kv_bytes));
             price->step_bytes += times * fb_cost_bytes(&op->cost);
             price->step_barriers += times * op->barrier;

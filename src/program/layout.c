@@ -38,6 +38,14 @@ bool fb_op_joined(const fb_op *op, const fb_op *next) {
            fb_op_table[next->kind].parts == FB_PARTS_HEAD;
 }
 
+bool fb_program_barrier(const fb_program *p, fb_section section, int32_t index, int32_t lanes) {
+    bool last = index + 1 == p->op_count[section];
+    return last || !fb_program_by_head(p, lanes) ||
+           !fb_op_joined(&p->ops[section][index], &p->ops[section][index + 1]);
+}
+
+bool fb_program_by_head(const fb_program *p, int32_t lanes) { return p->kv_heads >= lanes; }
+
 /* Whether the op may write over its input number k. */
 static bool may_overwrite(const fb_op *op, int k) {
     return fb_op_table[op->kind].parts == FB_PARTS_ELEMENT &&

@@ -85,6 +85,15 @@ fb_status fb_program_print(const fb_program *program, fb_fuse_name_fn fuse_name,
  * reads must then stay until `next` is done. */
 bool fb_op_joined(const fb_op *op, const fb_op *next);
 
+/* Whether `lanes` threads share whole KV heads in the ops that allow it: with fewer heads than threads some
+ * would idle. */
+bool fb_program_by_head(const fb_program *program, int32_t lanes);
+
+/* Whether all threads must meet after an op. Not where a thread's part of the next op reads only what the
+ * same thread's part of this one wrote: attention after rope_kv, when both give each thread the same KV
+ * heads. */
+bool fb_program_barrier(const fb_program *program, fb_section section, int32_t index, int32_t lanes);
+
 /* Where each value lives: values whose lives do not overlap share a buffer, and an elementwise op writes over
  * an input that dies there. */
 typedef struct fb_layout {

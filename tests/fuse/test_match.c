@@ -239,6 +239,32 @@ static void views_stay(void **state) {
     free(t);
 }
 
+/* Sorting puts an op behind what it needs even where no value says so: attention behind the append to the
+ * cache, and what overwrites a carried value behind its last reader. */
+static void order_without_values(void **state) {
+    (void)state;
+    toy *t = toy_start();
+    fb_program *p = &t->program;
+    int32_t heads = fb_build_view(&t->b, "heads", t->x, 1, TOY_HIDDEN, 0, TOY_HIDDEN);
+    int32_t context = fb_build_attention(&t->b, "context", heads);
+    fb_build_kv_append(&t->b, heads, heads);
+    int32_t out = toy_add(t, "out", context, context);
+    int32_t late = toy_norm(t, "late", t->x);
+    (void)late;
+    fb_build_carry(&t->b, t->x, out);
+    assert_true(fb_section_sort(p, FB_BODY));
+    int32_t append = FB_NONE, scores = FB_NONE, norm = FB_NONE, add = FB_NONE;
+    for (int32_t i = 0; i < p->op_count[FB_BODY]; i++) {
+        if (p->ops[FB_BODY][i].kind == FB_OP_KV_APPEND) append = i;
+        if (p->ops[FB_BODY][i].kind == FB_OP_ATTN_SCORES) scores = i;
+        if (p->ops[FB_BODY][i].kind == FB_OP_LAYERNORM) norm = i;
+        if (p->ops[FB_BODY][i].kind == FB_OP_ADD) add = i;
+    }
+    assert_true(append < scores);
+    assert_true(norm < add);
+    free(t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(three_adds),
@@ -253,6 +279,7 @@ int main(void) {
         cmocka_unit_test(no_room_in_place),
         cmocka_unit_test(another_final_norm),
         cmocka_unit_test(views_stay),
+        cmocka_unit_test(order_without_values),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

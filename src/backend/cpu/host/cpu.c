@@ -133,15 +133,13 @@ static void prepare_calls(fb_engine *e) {
         }
 }
 
-/* Where a lane's part of an op reads only what the same lane's part of the op before wrote, no barrier is
- * needed: attention after rope_kv, when both give each lane the same KV heads. With fewer heads than lanes
- * that would leave lanes idle. */
 static void place_barriers(fb_engine *e) {
     const fb_program *p = e->bound.program;
-    e->by_head = p->kv_heads >= fb_pool_lanes(e->pool);
+    int32_t lanes = fb_pool_lanes(e->pool);
+    e->by_head = fb_program_by_head(p, lanes);
     for (int s = 0; s < FB_SECTIONS; s++)
-        for (int32_t i = 0; i + 1 < p->op_count[s]; i++)
-            e->no_barrier[s][i] = e->by_head && fb_op_joined(&p->ops[s][i], &p->ops[s][i + 1]);
+        for (int32_t i = 0; i < p->op_count[s]; i++)
+            e->no_barrier[s][i] = !fb_program_barrier(p, (fb_section)s, i, lanes);
 }
 
 static fb_status check_options(const fb_backend_options *o, const fb_isa *isa, fb_error *err) {
