@@ -52,6 +52,8 @@ if [ "${1:-build}" = test ]; then
     want libcmocka-dev pkg-config --exists cmocka
     want clang-format clang-format --version
     want cppcheck cppcheck --version
+    want jq jq --version
+    want libxml2-utils xmllint --version
     want clang clang --version
 fi
 install_needed

@@ -22,7 +22,7 @@ matches "fuses --json: applies" "$work/rows" '^"name":"swiglu_dual",.*"class":"b
 matches "fuses --json: taken" "$work/rows" '^"name":"add_norm",.*"applies":true,.*"in_all":false,"taken_by":"down_add"'
 matches "fuses --json: does not apply" "$work/rows" '^"name":"bias_act",.*"applies":false,"why_not":"no projection into a gelu",'
 is "fuses --json: all of them" "$(grep -c '^"name":' "$work/rows")" "$(wc -w <<<"$names")"
-if command -v jq >/dev/null; then holds "fuses --json: is JSON" jq -e . "$work/out"; fi
+holds "fuses --json: is JSON" jq -e . "$work/out"
 for command in fuses bench; do
     refuses "$command: unknown option" 2 "unknown option: --foo \(see fusebox $command --help\)\$" $command --foo
     refuses "$command: an empty MODEL" 2 'MODEL: "" \(a directory\)$' $command ""

@@ -18,7 +18,7 @@ matches "predicted against measured: none" "$work/plan" '^none +[0-9.]+ +[0-9.]+
 matches "predicted against measured: plan" "$work/plan" '^plan +[0-9.]+ +[0-9.]+ +[+-][0-9.]+%$'
 
 # ---- the picture
-if command -v xmllint >/dev/null; then holds "svg: well formed" xmllint --noout "$work/plan.svg"; fi
+holds "svg: well formed" xmllint --noout "$work/plan.svg"
 matches "svg: begins" "$work/plan.svg" '^<svg xmlns="http://www.w3.org/2000/svg" viewBox='
 is "svg: ends" "$(tail -n 1 "$work/plan.svg")" "</svg>"
 for word in 'multiply-add: ' 'attn_flash' 'before: ' 'after: ' 'barrier'; do
