@@ -41,7 +41,7 @@ struct fb_pool {
 
 typedef struct worker_start {
     fb_pool *pool;
-    int32_t lane;
+    int32_t lane, creator; /* the core that the creator is on */
 } worker_start;
 
 static inline void pause_cpu(void) {
@@ -108,11 +108,28 @@ void fb_pool_barrier(fb_pool *pool) {
     }
 }
 
+/* Starts a lane on a core of its own, the lane-th after its creator's, and leaves it free to move. A new
+ * thread begins beside its creator, and lanes that are polite to each other there may stay for longer than a
+ * short run takes. */
+static void spread(int32_t lane, int32_t creator) {
+    cpu_set_t allowed, one;
+    if (creator < 0 || sched_getaffinity(0, sizeof allowed, &allowed)) return;
+    int32_t core = creator;
+    for (int32_t left = lane % CPU_COUNT(&allowed); left > 0;) {
+        core = (core + 1) % CPU_SETSIZE;
+        left -= CPU_ISSET(core, &allowed) != 0;
+    }
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    if (sched_setaffinity(0, sizeof one, &one) == 0) sched_setaffinity(0, sizeof allowed, &allowed);
+}
+
 static void *worker_main(void *start_arg) {
     worker_start start = *(worker_start *)start_arg;
     free(start_arg);
     fb_pool *pool = start.pool;
     this_lane = start.lane;
+    spread(start.lane, start.creator);
     unsigned seen = 0;
     for (;;) {
         wait_change(pool, &pool->generation, seen);
@@ -145,7 +162,7 @@ fb_status fb_pool_create(int32_t lanes, fb_pool **out, fb_error *err) {
     pool->spins = lanes <= fb_pool_cores() ? SPINS : 0;
     for (; pool->started < lanes; pool->started++) {
         worker_start *start = malloc(sizeof *start);
-        if (start) *start = (worker_start){pool, pool->started};
+        if (start) *start = (worker_start){pool, pool->started, sched_getcpu()};
         if (!start || pthread_create(&pool->threads[pool->started], NULL, worker_main, start)) {
             free(start);
             int32_t started = pool->started;
