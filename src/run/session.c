@@ -8,8 +8,8 @@
 #include "model/model.h"
 #include "plan/price.h"
 
-/* Rows of a prefill step. More reuse each weight that is read, until the activations no longer fit the
- * second-level cache; on storyteller and on a 160M shape prefill is flat from 64 on. */
+/* Rows of a prefill step: enough that each weight that is read is used many times, few enough that the
+ * activations of a model of this size stay in the second-level cache. Not tuned. */
 #define DEFAULT_CHUNK 128
 /* No product of sizes overflows below this. */
 #define MAX_CHUNK 65536

@@ -224,7 +224,7 @@ FB_INLINE vf vf_rounded(fb_dtype t, vf v) {
 /* ---- functions
  * ------------------------------------------------------------------------------------------------------ */
 
-/* exp, within 1.5 ulp: 2^n * p(r) with |r| <= ln(2)/2. The polynomial was fitted for relative error (3e-9,
+/* exp: 2^n * p(r) with |r| <= ln(2)/2. The polynomial was fitted for relative error (3e-9,
  * below float's own). Overflows to inf, underflows through the subnormals to 0. */
 FB_INLINE vf vf_exp(vf x) {
     x = vf_min(vf_set1(89.0f), vf_max(vf_set1(-104.0f), x));
