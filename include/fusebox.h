@@ -67,9 +67,24 @@ FB_API void fb_free(void *memory);
 /* ---- dtypes ----------------------------------------------------------------------------------------------
  */
 
-/* Weights are F32, F16 or BF16. F64 is for activations of the reference kernels ("ref"): a run that is the
- * truth. */
-typedef enum fb_dtype { FB_F32 = 0, FB_F16, FB_BF16, FB_F64, FB_DTYPE_COUNT } fb_dtype;
+/* Activations are F32, F16 or BF16, or F64 with the reference kernels ("ref"): a run that is the truth.
+ * Weights are F32, F16, BF16, or blocks of small integers with a common scale, laid out as in GGUF files. */
+typedef enum fb_dtype {
+    FB_F32 = 0,
+    FB_F16,
+    FB_BF16,
+    FB_F64,
+    FB_FLOAT_COUNT,
+    FB_Q8_0 = FB_FLOAT_COUNT,
+    FB_Q4_0,
+    FB_Q4_1,
+    FB_Q5_0,
+    FB_Q5_1,
+    FB_Q4_K,
+    FB_Q5_K,
+    FB_Q6_K,
+    FB_DTYPE_COUNT
+} fb_dtype;
 
 FB_API const char *fb_dtype_name(fb_dtype dtype);
 FB_API fb_status fb_dtype_parse(const char *name, fb_dtype *out, fb_error *err);

@@ -1,20 +1,26 @@
 #include "base/dtype.h"
 
+#include "base/quant.h"
+
 static const struct {
     const char *name;
-    int64_t size;
+    int64_t block, bytes; /* elements and bytes of a block */
 } dtypes[FB_DTYPE_COUNT] = {
-    [FB_F32] = {"f32", 4},
-    [FB_F16] = {"f16", 2},
-    [FB_BF16] = {"bf16", 2},
-    [FB_F64] = {"f64", 8},
+    [FB_F32] = {"f32", 1, 4},       [FB_F16] = {"f16", 1, 2},       [FB_BF16] = {"bf16", 1, 2},
+    [FB_F64] = {"f64", 1, 8},       [FB_Q8_0] = {"q8_0", 32, 34},   [FB_Q4_0] = {"q4_0", 32, 18},
+    [FB_Q4_1] = {"q4_1", 32, 20},   [FB_Q5_0] = {"q5_0", 32, 22},   [FB_Q5_1] = {"q5_1", 32, 24},
+    [FB_Q4_K] = {"q4_k", 256, 144}, [FB_Q5_K] = {"q5_k", 256, 176}, [FB_Q6_K] = {"q6_k", 256, 210},
 };
 
 const char *fb_dtype_name(fb_dtype dtype) {
     return (unsigned)dtype < FB_DTYPE_COUNT ? dtypes[dtype].name : "unknown";
 }
 
-int64_t fb_dtype_size(fb_dtype dtype) { return dtypes[dtype].size; }
+int64_t fb_dtype_block(fb_dtype dtype) { return dtypes[dtype].block; }
+
+int64_t fb_dtype_bytes(fb_dtype dtype, int64_t count) {
+    return count / dtypes[dtype].block * dtypes[dtype].bytes;
+}
 
 fb_status fb_dtype_parse(const char *name, fb_dtype *out, fb_error *err) {
     *out = FB_F32;
@@ -23,11 +29,18 @@ fb_status fb_dtype_parse(const char *name, fb_dtype *out, fb_error *err) {
             *out = (fb_dtype)i;
             return FB_OK;
         }
-    return fb_fail(err, FB_ERROR_USAGE, "dtype: %s (f32, f16, bf16, f64)", name);
+    return fb_fail(err, FB_ERROR_USAGE, "dtype: %s (f32, f16, bf16, f64, or a quantised type such as q8_0)",
+                   name);
 }
 
 double fb_dtype_get(fb_dtype dtype, const void *array, int64_t index) {
-    const uint8_t *at = (const uint8_t *)array + index * dtypes[dtype].size;
+    if (!fb_dtype_is_float(dtype)) {
+        int64_t block = dtypes[dtype].block;
+        float values[FB_MAX_BLOCK];
+        fb_quant_decode(dtype, (const uint8_t *)array + index / block * dtypes[dtype].bytes, block, values);
+        return values[index % block];
+    }
+    const uint8_t *at = (const uint8_t *)array + index * dtypes[dtype].bytes;
     uint16_t half;
     float single;
     double value;
@@ -59,7 +72,7 @@ static float round_to_odd(double value) {
 }
 
 void fb_dtype_set(fb_dtype dtype, void *array, int64_t index, double value) {
-    uint8_t *at = (uint8_t *)array + index * dtypes[dtype].size;
+    uint8_t *at = (uint8_t *)array + index * dtypes[dtype].bytes;
     float single = (float)value;
     uint16_t half;
     switch (dtype) {

@@ -1,5 +1,5 @@
 /* Element types: sizes, names, and exact scalar conversions (round to nearest, ties to even; NaN stays NaN).
- */
+ * Quantised types are stored in blocks (quant.h). */
 #ifndef FB_BASE_DTYPE_H
 #define FB_BASE_DTYPE_H
 
@@ -7,7 +7,13 @@
 
 #include "base/status.h"
 
-int64_t fb_dtype_size(fb_dtype dtype);
+static inline bool fb_dtype_is_float(fb_dtype dtype) { return (unsigned)dtype < FB_FLOAT_COUNT; }
+/* Elements of a block: 1 for floats. Rows of a quantised tensor are whole blocks. */
+int64_t fb_dtype_block(fb_dtype dtype);
+/* Bytes of `count` elements, a multiple of the block. */
+int64_t fb_dtype_bytes(fb_dtype dtype, int64_t count);
+/* Bytes of one element of a float type. */
+static inline int64_t fb_dtype_size(fb_dtype dtype) { return dtype == FB_F32 ? 4 : dtype == FB_F64 ? 8 : 2; }
 
 static inline uint32_t fb_f32_bits(float value) {
     uint32_t bits;
@@ -55,9 +61,9 @@ static inline uint16_t fb_f32_to_bf16(float value) {
     return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-/* Element `index` of an array of `dtype`, which need not be aligned. */
+/* Element `index` of an array of `dtype` (of whole blocks), which need not be aligned. */
 double fb_dtype_get(fb_dtype dtype, const void *array, int64_t index);
-/* Stores with one rounding from double. */
+/* Stores with one rounding from double; floats only. */
 void fb_dtype_set(fb_dtype dtype, void *array, int64_t index, double value);
 
 #endif

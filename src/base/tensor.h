@@ -13,11 +13,12 @@ typedef struct fb_view {
     int64_t row_stride, head_stride;
 } fb_view;
 
-/* A weight [rows, cols], row-major without gaps, at any byte address. */
+/* A weight [rows, cols], at any byte address. */
 typedef struct fb_weight {
     const void *data; /* NULL: absent, as a bias may be */
     fb_dtype dtype;
     int64_t rows, cols;
+    bool packed; /* rows interleaved as base/pack.h says; else row-major without gaps */
 } fb_weight;
 
 /* One layer's key-value cache: k and v, each [heads, capacity, width]. */

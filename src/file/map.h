@@ -13,6 +13,10 @@ typedef struct fb_map {
 fb_status fb_map_open(const char *path, fb_map *out, fb_error *err);
 void fb_map_close(fb_map *map);
 
+/* Tells the system that these mapped bytes will not be read again soon: they leave this process's memory, and
+ * come back from the file if they are read after all. */
+void fb_map_release(const void *data, size_t size);
+
 /* Whether `path` can be opened for reading as a regular file. */
 bool fb_map_exists(const char *path);
 

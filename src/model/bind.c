@@ -83,11 +83,11 @@ static fb_status bind_one(fb_model *m, const char *path, const fb_slot *slot, in
     if (slot->transposed) {
         w->data = m->repacked[index] =
             transpose(entry->data, slot->cols, slot->rows, fb_dtype_size(w->dtype));
-        if (!w->data) return fb_fail_memory(err, name, entry->count * fb_dtype_size(w->dtype));
+        if (!w->data) return fb_fail_memory(err, name, fb_dtype_bytes(w->dtype, entry->count));
     }
     m->info.parameters += entry->count;
     m->info.weights[w->dtype] += entry->count;
-    m->info.weight_bytes[w->dtype] += entry->count * fb_dtype_size(w->dtype);
+    m->info.weight_bytes[w->dtype] += fb_dtype_bytes(w->dtype, entry->count);
     *used = entry;
     return FB_OK;
 }

@@ -77,7 +77,8 @@ static fb_status measure_dispatch(fb_machine *m, fb_error *err) {
     double seconds = 0;
     if (status == FB_OK) {
         idle_program(p);
-        for (int i = 0; i < IDLE_LAYERS; i++) weights[i] = (fb_weight){table, FB_F32, IDLE_WIDTH, IDLE_WIDTH};
+        for (int i = 0; i < IDLE_LAYERS; i++)
+            weights[i] = (fb_weight){table, FB_F32, IDLE_WIDTH, IDLE_WIDTH, false};
         status = time_engine(&(fb_bound){p, weights}, m, &seconds, err);
     }
     free(p);
@@ -190,7 +191,7 @@ static void probe_call(const probe *p, const probe_size *s, fb_dtype act, float 
     if (p->kind == FB_OP_HEAD_ARGMAX || p->kind == FB_OP_ROPE_ANGLES) call->out[0].dtype = angles;
     if (soft || p->kind == FB_OP_ATTN_SCORES) call->out[0].width = call->out[0].row_stride = s->position + 1;
     call->weights[0] =
-        (fb_weight){buffer[PROBE_WEIGHT], p->weight, linear ? s->outputs : 1, s->heads * s->width};
+        (fb_weight){buffer[PROBE_WEIGHT], p->weight, linear ? s->outputs : 1, s->heads * s->width, false};
     if (p->kind == FB_OP_LAYERNORM) call->weights[1] = call->weights[0];
     call->kv = (fb_kv){buffer[PROBE_KV], buffer[PROBE_KV] + PROBE_FLOATS / 2, act, s->heads, s->position + 1,
                        s->width};

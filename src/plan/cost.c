@@ -35,7 +35,7 @@ static const fb_weight *weight(const counting *c, int k) {
     return slot == FB_NONE ? NULL : &c->bound->weights[slot * c->program->layers];
 }
 
-static int64_t weight_bytes(const fb_weight *w) { return w->rows * w->cols * fb_dtype_size(w->dtype); }
+static int64_t weight_bytes(const fb_weight *w) { return fb_dtype_bytes(w->dtype, w->rows * w->cols); }
 
 static int64_t element_size(const counting *c, const fb_value *v) {
     const fb_value *storage = &c->program->values[v->storage];
@@ -107,7 +107,7 @@ static int64_t norm_flops(fb_op_kind kind) { return kind == FB_OP_RMSNORM ? 4 : 
 
 static void count_table(counting *c) {
     const fb_weight *table = weight(c, 0);
-    c->cost.weight_bytes = c->shape.rows * table->cols * fb_dtype_size(table->dtype);
+    c->cost.weight_bytes = c->shape.rows * fb_dtype_bytes(table->dtype, table->cols);
     int64_t part = busiest(table->cols, GRAIN, c->shape.lanes);
     add_work(c, FB_TERM_ADD, (double)c->shape.rows, (double)(c->shape.rows * part));
 }

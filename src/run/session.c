@@ -36,7 +36,7 @@ static fb_status check_options(const fb_model *m, fb_session_options *o, fb_erro
     const fb_program *p = &m->spec->program;
     if (o->threads < 0 || o->threads > FB_POOL_MAX_LANES)
         return fb_fail(err, FB_ERROR_USAGE, "threads: %d (0 to %d)", o->threads, FB_POOL_MAX_LANES);
-    if ((unsigned)o->act >= FB_DTYPE_COUNT)
+    if ((unsigned)o->act >= FB_FLOAT_COUNT)
         return fb_fail(err, FB_ERROR_USAGE, "act: %d (f32, f16, bf16, f64)", (int)o->act);
     if (o->capacity < 0 || o->capacity > p->context)
         return fb_fail(err, FB_ERROR_USAGE, "capacity: %lld tokens (the model's context is %lld)",

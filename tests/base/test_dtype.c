@@ -117,7 +117,7 @@ static void from_double(void **state) {
 /* Elements at any byte address, and nothing beside them. */
 static void elements(void **state) {
     (void)state;
-    for (int dtype = FB_F32; dtype < FB_DTYPE_COUNT; dtype++)
+    for (int dtype = FB_F32; dtype < FB_FLOAT_COUNT; dtype++)
         for (size_t offset = 0; offset < 9; offset++) {
             size_t size = (size_t)fb_dtype_size((fb_dtype)dtype);
             fbt_guard guard = fbt_guard_create(3 * size, offset);
@@ -137,18 +137,24 @@ static void names(void **state) {
     static const struct {
         fb_dtype dtype;
         const char *name;
-        int64_t size;
-    } rows[] = {{FB_F32, "f32", 4}, {FB_F16, "f16", 2}, {FB_BF16, "bf16", 2}, {FB_F64, "f64", 8}};
+        int64_t block, bytes;
+    } rows[] = {{FB_F32, "f32", 1, 4},       {FB_F16, "f16", 1, 2},       {FB_BF16, "bf16", 1, 2},
+                {FB_F64, "f64", 1, 8},       {FB_Q8_0, "q8_0", 32, 34},   {FB_Q4_0, "q4_0", 32, 18},
+                {FB_Q4_1, "q4_1", 32, 20},   {FB_Q5_0, "q5_0", 32, 22},   {FB_Q5_1, "q5_1", 32, 24},
+                {FB_Q4_K, "q4_k", 256, 144}, {FB_Q5_K, "q5_k", 256, 176}, {FB_Q6_K, "q6_k", 256, 210}};
     assert_int_equal(sizeof rows / sizeof *rows, FB_DTYPE_COUNT);
     fb_error err;
     fb_dtype parsed;
     for (size_t i = 0; i < FB_DTYPE_COUNT; i++) {
         assert_string_equal(fb_dtype_name(rows[i].dtype), rows[i].name);
-        assert_int_equal(fb_dtype_size(rows[i].dtype), rows[i].size);
+        assert_int_equal(fb_dtype_block(rows[i].dtype), rows[i].block);
+        assert_int_equal(fb_dtype_bytes(rows[i].dtype, 512), 512 / rows[i].block * rows[i].bytes);
+        assert_int_equal(fb_dtype_is_float(rows[i].dtype), rows[i].block == 1);
+        if (rows[i].block == 1) assert_int_equal(fb_dtype_size(rows[i].dtype), rows[i].bytes);
         assert_ok(fb_dtype_parse(rows[i].name, &parsed, &err), &err);
         assert_int_equal(parsed, rows[i].dtype);
     }
-    static const char *const bad[] = {"", "F32", "f3", "f322", " f16", "q4_0"};
+    static const char *const bad[] = {"", "F32", "f3", "f322", " f16", "q4"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_refused(fb_dtype_parse(bad[i], &parsed, &err), FB_ERROR_USAGE, &err, "dtype|bf16");
     assert_string_equal(fb_dtype_name(FB_DTYPE_COUNT), "unknown");

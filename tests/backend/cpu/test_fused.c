@@ -43,7 +43,7 @@ static fb_weight weight(fb_dtype t, int64_t rows, int64_t cols, double mean) {
     void *data = take(rows * cols * fb_dtype_size(t));
     for (int64_t i = 0; i < rows * cols; i++)
         fb_dtype_set(t, data, i, mean + 0.4 * fbt_random_normal(&random_numbers));
-    return (fb_weight){data, t, rows, cols};
+    return (fb_weight){data, t, rows, cols, false};
 }
 
 /* The last lane first: a lane that needs what another one computes finds NaN. */

@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "backend/cpu/kernel.h"
+#include "base/pack.h"
 
 #define X(KIND, name, in, out, w, parts, text)                                                               \
     void fb_cpu_##name##_ref(const fb_call *call, const fb_lane *lane);
@@ -21,7 +22,7 @@ static inline void ref_set(const fb_view *x, int64_t row, int64_t head, int64_t 
 }
 
 static inline double ref_weight(const fb_weight *w, int64_t row, int64_t col) {
-    return fb_dtype_get(w->dtype, w->data, row * w->cols + col);
+    return fb_weight_get(w, row, col);
 }
 
 /* Element i of row `position` of head `head` of `base`, the cache's k or v. */

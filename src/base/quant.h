@@ -1,0 +1,16 @@
+/* Quantised types: blocks of 32 or 256 elements, bit for bit as GGUF files have them. A block's values are
+ * small integers times a scale, some plus an offset; scales are float16. */
+#ifndef FB_BASE_QUANT_H
+#define FB_BASE_QUANT_H
+
+#include "base/dtype.h"
+
+#define FB_MAX_BLOCK 256
+
+/* The values of `count` elements (a multiple of the block) of a quantised or 16-bit or float32 array. */
+void fb_quant_decode(fb_dtype dtype, const void *from, int64_t count, float *to);
+
+/* The nearest blocks to `count` values, for the types that are written: F32, F16, BF16, Q8_0, Q4_0. */
+void fb_quant_encode(fb_dtype dtype, const float *from, int64_t count, void *to);
+
+#endif
