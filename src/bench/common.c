@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/dtype.h"
 #include "base/stats.h"
 #include "bench/bench.h"
 #include "fuse/tolerance.h"
@@ -61,10 +62,11 @@ void fb_bench_compare_best(fb_bench_difference *d, const float *logits, int32_t 
     if (!(gap <= d->gap)) d->gap = isnan(d->gap) ? d->gap : gap;
 }
 
-bool fb_bench_agrees(const fb_bench_difference *d, bool bits, fb_dtype act, int64_t layers) {
-    if (isnan(d->max_abs)) return false;
+bool fb_bench_agrees(const fb_bench_difference *d, bool bits, const fb_session_options *o, int64_t layers) {
+    fb_dtype kv;
+    if (isnan(d->max_abs) || fb_dtype_parse_kv(o->kv, o->act, &kv, NULL) != FB_OK) return false;
     if (bits) return d->bit_identical;
-    double limit = fb_fuse_tolerance(act, layers) * d->largest;
+    double limit = fb_fuse_tolerance(o->act, kv, layers) * d->largest;
     return d->max_abs <= limit && d->gap <= 2 * limit;
 }
 

@@ -61,8 +61,11 @@ static double seconds_of(const side *s, bool with_tail) {
 static fb_status open_side(const ops_bench *b, uint32_t fuses, side *s, fb_error *err) {
     const fb_bench_options *o = b->options;
     fb_plan_options plan = {.fuses = fuses, .exact = o->session.exact, .greedy = true};
+    fb_dtype kv;
+    FB_TRY(fb_dtype_parse_kv(o->session.kv, o->session.act, &kv, err));
     fb_backend_options backend = {.threads = o->session.threads,
                                   .act = o->session.act,
+                                  .kv = kv,
                                   .isa = o->session.isa,
                                   .profile = true,
                                   .capacity = o->prompt + o->gen,
@@ -120,7 +123,7 @@ static fb_status check(ops_bench *b, fb_fuse_id fuse, fb_bench_op *op, fb_error 
     bool bits = fb_fuse_table[fuse].exactness == FB_EXACT_BIT || b->options->session.exact;
     op->bit_identical = d.bit_identical;
     op->max_abs = logits ? d.max_abs : NAN;
-    op->agrees = fb_bench_agrees(&d, bits, b->options->session.act, p->layers);
+    op->agrees = fb_bench_agrees(&d, bits, &b->options->session, p->layers);
     return FB_OK;
 }
 

@@ -24,6 +24,7 @@ static fb_status create_session(const bench *b, int32_t variant, bool greedy, fb
     fb_session_options_default(&o);
     o.threads = given->threads;
     o.act = given->act;
+    o.kv = given->kv;
     o.isa = given->isa;
     o.exact = given->exact;
     o.machine = given->machine;
@@ -125,7 +126,7 @@ static fb_status check_variant(const bench *b, int32_t variant, fb_error *err) {
         bool bits = promises_bits(b, first) && promises_bits(b, other);
         v->bit_identical = d.bit_identical;
         v->max_abs = d.max_abs;
-        v->agrees = fb_bench_agrees(&d, bits, b->options->session.act, info.layers);
+        v->agrees = fb_bench_agrees(&d, bits, &b->options->session, info.layers);
         b->report->agree = b->report->agree && v->agrees;
     }
     fb_session_free(first);

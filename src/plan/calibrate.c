@@ -51,8 +51,13 @@ static void idle_program(fb_program *p) {
 }
 
 static fb_status time_engine(const fb_bound *bound, const fb_machine *m, double *seconds, fb_error *err) {
-    fb_backend_options options = {
-        .threads = 1, .act = m->act, .isa = m->isa, .capacity = 1, .chunk = 1, .epilogue_rows = 1};
+    fb_backend_options options = {.threads = 1,
+                                  .act = m->act,
+                                  .kv = m->act,
+                                  .isa = m->isa,
+                                  .capacity = 1,
+                                  .chunk = 1,
+                                  .epilogue_rows = 1};
     float logits[IDLE_WIDTH];
     int32_t id = 0;
     fb_step step = {.ids = &id, .rows = 1, .epilogue_rows = 1, .logits = logits};

@@ -89,7 +89,7 @@ static void count_weights(counting *c) {
 /* `halves`: 1 for k or v, 2 for both. */
 static int64_t kv_bytes(const counting *c, int64_t positions, int halves) {
     const fb_program *p = c->program;
-    return halves * positions * p->kv_heads * p->head_dim * fb_dtype_size(c->shape.act);
+    return halves * positions * p->kv_heads * p->head_dim * fb_dtype_size(c->shape.kv);
 }
 
 /* ---- ops ---------------------------------------------------------------------------------------------- */

@@ -45,7 +45,7 @@ typedef struct fb_shape {
     int64_t rows, position;
     int64_t epilogue_rows;
     int32_t lanes;
-    fb_dtype act;
+    fb_dtype act, kv; /* of what ops store, and of the cache */
 } fb_shape;
 
 typedef struct fb_work {

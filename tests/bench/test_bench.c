@@ -43,27 +43,29 @@ static void ids_are_the_same_every_time(void **state) {
     fb_model_free(model);
 }
 
+static const fb_session_options f32 = {.act = FB_F32, .kv = "f32"}, bf16 = {.act = FB_BF16};
+
 static void differences(void **state) {
     (void)state;
     const float a[] = {1, -4, 0}, b[] = {1, -4, -0.0f}, c[] = {1, -3.5f, 0}, bad[] = {1, NAN, 0};
     fb_bench_difference d = {.bit_identical = true};
     fb_bench_compare(&d, a, a, 3);
     assert_true(d.bit_identical && d.max_abs == 0 && d.largest == 4);
-    assert_true(fb_bench_agrees(&d, true, FB_F32, 2));
+    assert_true(fb_bench_agrees(&d, true, &f32, 2));
     fb_bench_compare(&d, a, b, 3);
     assert_true(!d.bit_identical && d.max_abs == 0); /* -0 is not 0 */
-    assert_false(fb_bench_agrees(&d, true, FB_F32, 2));
-    assert_true(fb_bench_agrees(&d, false, FB_F32, 2));
+    assert_false(fb_bench_agrees(&d, true, &f32, 2));
+    assert_true(fb_bench_agrees(&d, false, &f32, 2));
     fb_bench_compare(&d, a, c, 3);
     assert_true(d.max_abs == 0.5);
-    assert_false(fb_bench_agrees(&d, false, FB_F32, 2));
+    assert_false(fb_bench_agrees(&d, false, &f32, 2));
     fb_bench_compare(&d, a, bad, 3);
     fb_bench_compare(&d, a, a, 3);
     assert_true(isnan(d.max_abs)); /* and stays so */
-    assert_false(fb_bench_agrees(&d, false, FB_BF16, 2));
+    assert_false(fb_bench_agrees(&d, false, &bf16, 2));
     d = (fb_bench_difference){.bit_identical = true};
     fb_bench_compare(&d, bad, bad, 3);
-    assert_false(fb_bench_agrees(&d, true, FB_F32, 2)); /* the same NaN is no agreement */
+    assert_false(fb_bench_agrees(&d, true, &f32, 2)); /* the same NaN is no agreement */
 }
 
 static void ratios_are_paired(void **state) {
@@ -83,10 +85,17 @@ static void tokens_may_differ_in_a_tie_only(void **state) {
     assert_true(d.bit_identical);
     fb_bench_compare_best(&d, logits, 0, 1);
     assert_false(d.bit_identical);
-    assert_false(fb_bench_agrees(&d, true, FB_F32, 2));
-    assert_true(fb_bench_agrees(&d, false, FB_F32, 2));
+    assert_false(fb_bench_agrees(&d, true, &f32, 2));
+    assert_true(fb_bench_agrees(&d, false, &f32, 2));
     fb_bench_compare_best(&d, logits, 0, 2);
-    assert_false(fb_bench_agrees(&d, false, FB_F32, 2));
+    assert_false(fb_bench_agrees(&d, false, &f32, 2));
+    /* A cache of 16 bits rounds what differed in float32 apart: sqrt(2^-10 * 24 * 2^-24 * sqrt(3)) * 4. */
+    static const fb_session_options coarse = {.act = FB_F32};
+    d = (fb_bench_difference){.largest = 4, .max_abs = 2e-4};
+    assert_false(fb_bench_agrees(&d, false, &f32, 2));
+    assert_true(fb_bench_agrees(&d, false, &coarse, 2));
+    d.max_abs = 2.3e-4;
+    assert_false(fb_bench_agrees(&d, false, &coarse, 2));
 }
 
 /* ---- variants ---- */
