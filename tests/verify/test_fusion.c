@@ -117,7 +117,7 @@ static void every_model(void **state) {
                 fb_session_options o = {.threads = 2, .act = (fb_dtype)act, .exact = exact, .fuse = "auto"};
                 prove(&expected[i], &o);
                 o.kv = act == FB_F32 ? "act" : act == FB_F16 ? "f32" : "f16";
-                if (expected[i].layers == 3) prove(&expected[i], &o);
+                if (i % 4 == 0) prove(&expected[i], &o);
             }
 }
 
