@@ -24,9 +24,12 @@
     X(GELU_TANH, gelu_tanh, "row", "element")                                                                \
     X(SILU, silu, "row", "element")                                                                          \
     X(SCORES, scores, "position", "multiply-add")                                                            \
+    X(SCORES_MANY, scores_many, "position", "multiply-add, many queries of a KV head")                       \
     X(SOFTMAX, softmax, "row", "position")                                                                   \
     X(VALUES, values, "position", "multiply-add")                                                            \
+    X(VALUES_MANY, values_many, "position", "multiply-add, many queries of a KV head")                       \
     X(FLASH, flash, "position", "multiply-add with k and with v")                                            \
+    X(FLASH_MANY, flash_many, "position", "multiply-add with k and with v, many queries of a KV head")       \
     X(ROPE, rope, "head", "element")                                                                         \
     X(ROPE_RAGGED, rope_ragged, "head whose rotating halves are no whole vectors", "-")                      \
     X(APPEND, append, "head", "element of k")                                                                \

@@ -1,12 +1,15 @@
 /* Tiles of attention: a few queries against a block of keys or values, sums in registers. */
 #include "backend/cpu/attention.h"
 
-#ifndef HINT
-#define HINT 2
-#endif
 /* Queries that are computed together, and how many vectors of sums stay in registers for them. */
 #define TILE 4
 #define SUMS (VW == 16 ? 16 : 8)
+
+/* Asks for the part of `next` that corresponds to `at` in the block, into the second-level cache. Keys and
+ * values take turns, and after each turn the hardware would have to find out anew what is being read. */
+FB_INLINE void fetch(const uint8_t *next, const block *b, const uint8_t *at) {
+    if (next) __builtin_prefetch(next + (at - (const uint8_t *)b->data), 0, 2);
+}
 
 /* out[n][j] = scale * q[n] . key[j]. A vector beyond the last is the last one again, and nobody looks at its
  * scores. */
@@ -27,9 +30,8 @@ FB_INLINE void score_tile(fb_dtype t, const int nq, const float *q, int64_t q_st
             vf x[8];
             for (int k = 0; k < vectors; k++) {
                 x[k] = vf_get(t, key[k], i * FB_KV_LANES);
-                if (next && k * VW % FB_KV_LANES == 0 && i % apart == 0)
-                    __builtin_prefetch(
-                        next + (vf_address(t, key[k], i * FB_KV_LANES) - (const uint8_t *)b->data), 0, HINT);
+                if (k * VW % FB_KV_LANES == 0 && i % apart == 0)
+                    fetch(next, b, vf_address(t, key[k], i * FB_KV_LANES));
             }
             for (int n = 0; n < nq; n++) {
                 vf y = vf_set1(q[n * q_stride + i]);
@@ -46,13 +48,13 @@ FB_INLINE void score_tile(fb_dtype t, const int nq, const float *q, int64_t q_st
 FB_INLINE void weigh_part(fb_dtype t, const int nq, const int vectors, const float *weights, const block *b,
                           const uint8_t *next, int64_t begin, int64_t end, int64_t i, float *sum,
                           int64_t stride) {
+    const int line = t == FB_F32 ? 16 : 32; /* elements in a cache line */
     vf s[4][4];
     for (int n = 0; n < nq; n++)
         for (int k = 0; k < vectors; k++) s[n][k] = vf_load_f32(sum + n * stride + i + k * VW);
     for (int64_t j = begin; j < end; j++) {
         const uint8_t *row = vf_address(t, b->data, j * b->stride);
-        for (int64_t at = 0; next && at < b->stride; at += 32)
-            __builtin_prefetch(next + (row - (const uint8_t *)b->data) + 2 * at, 0, HINT);
+        for (int64_t at = 0; next && at < b->stride; at += line) fetch(next, b, vf_address(t, row, at));
         vf x[4];
         for (int k = 0; k < vectors; k++)
             x[k] = vectors == 1 ? vf_get_n(t, row, i, b->width, 0) : vf_get(t, row, i + k * VW);
