@@ -84,6 +84,8 @@ static fb_status open_parts(const char *path, fb_model *m, fb_error *err) {
     FB_TRY(find_ends(path, m->spec, err));
     FB_TRY(fb_tensors_open_model(path, &m->tensors, err));
     FB_TRY(fb_model_bind(m, path, err));
+    FB_TRY(fb_model_pack(m, err));
+    FB_TRY(fb_model_lower(m, err));
     return open_tokenizer(path, m, err);
 }
 
@@ -113,6 +115,7 @@ void fb_model_free(fb_model *m) {
     int64_t total = m->spec ? m->spec->program.slot_count * m->spec->program.layers : 0;
     for (int64_t i = 0; m->repacked && i < total; i++) free(m->repacked[i]);
     free(m->repacked);
+    free(m->packed);
     free(m->weights);
     fb_tokenizer_free(m->tokenizer);
     fb_tensors_free(m->tensors);
