@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "file/json.h"
+#include "file/map.h"
 
 #define PATH_SIZE 4096
 #define LIMIT_ID  (1 << 24)
