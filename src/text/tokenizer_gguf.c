@@ -163,6 +163,26 @@ static fb_status load_words(const loading *l, const fb_gguf_pre *pre, fb_error *
     return FB_OK;
 }
 
+/* Tokens that were cut out of a text are that text; the decoder takes every character for a byte. */
+static fb_status show_added(const loading *l, fb_error *err) {
+    fb_vocab *vocab = &l->tokenizer->bpe.vocab;
+    fb_bytes shown = {0};
+    fb_status status = FB_OK;
+    for (int64_t i = 0; i < l->tokenizer->raw.count && status == FB_OK; i++) {
+        int32_t id = l->tokenizer->raw.tokens[i].id;
+        const fb_token *token = &vocab->tokens[id];
+        shown.size = 0;
+        status = fb_bytes_reserve(&shown, 2 * (int64_t)token->size, err); /* all are below U+0800 */
+        for (uint32_t k = 0; k < token->size && status == FB_OK; k++) {
+            unsigned char byte = (unsigned char)vocab->text.data[token->offset + k];
+            shown.size += fb_utf8_write(fb_byte_to_char(byte), shown.data + shown.size);
+        }
+        if (status == FB_OK) status = fb_vocab_show(vocab, id, shown.data, shown.size, err);
+    }
+    fb_bytes_free(&shown);
+    return status;
+}
+
 static fb_status load_gpt2(loading *l, fb_error *err) {
     const char *name;
     bool prefix;
@@ -182,6 +202,7 @@ static fb_status load_gpt2(loading *l, fb_error *err) {
     l->tokenizer->bpe.ignore_merges = pre->ignore_merges;
     FB_TRY(load_merges(l, err));
     FB_TRY(load_words(l, pre, err));
+    FB_TRY(show_added(l, err));
     l->tokenizer->decoder.kind = FB_DECODER_BYTE_LEVEL;
     l->tokenizer->decoder.fused = true;
     return FB_OK;
