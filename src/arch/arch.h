@@ -3,6 +3,8 @@
 #ifndef FB_ARCH_ARCH_H
 #define FB_ARCH_ARCH_H
 
+#include <jansson.h>
+
 #include "program/program.h"
 
 #define FB_MAX_FACTS   32
@@ -41,6 +43,8 @@ typedef struct fb_spec {
 /* From the bytes of a config.json. `what` names them in errors. What would change the maths and is not known
  * is refused by name. */
 fb_status fb_arch_describe(const char *what, const char *json, size_t size, fb_spec **out, fb_error *err);
+/* The same once it is parsed, or made from another format's metadata. */
+fb_status fb_arch_describe_json(const char *what, const json_t *json, fb_spec **out, fb_error *err);
 void fb_spec_free(fb_spec *spec);
 
 #endif
