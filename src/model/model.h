@@ -4,15 +4,16 @@
 
 #include "arch/arch.h"
 #include "backend/backend.h"
-#include "file/safetensors.h"
+#include "file/gguf.h"
 #include "text/tokenizer.h"
 
 struct fb_model {
     fb_spec *spec;
+    fb_gguf *gguf; /* the file, which has the tensors; NULL for a directory */
     fb_tensor_table *tensors;
-    fb_weight *weights;      /* [slots][layers] */
-    void **repacked;         /* [slots * layers]: copies of weights that the file has transposed, else NULL */
-    void *packed;            /* the memory of packed weights, or NULL */
+    fb_weight *weights; /* [slots][layers] */
+    void **repacked; /* [slots * layers]: copies of weights that the file has in another order, else NULL */
+    void *packed;    /* the memory of packed weights, or NULL */
     fb_tokenizer *tokenizer; /* or NULL */
     fb_model_info info;
 };

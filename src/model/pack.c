@@ -29,7 +29,6 @@ static void pack(fb_weight *w, uint8_t *to) {
     memset(to, 0, (size_t)fb_pack_bytes(w->dtype, w->rows, w->cols));
     for (int64_t row = 0; row < w->rows; row++)
         fb_pack_row(w->dtype, (const uint8_t *)w->data + row * row_bytes, w->cols, row, to);
-    fb_map_release(w->data, (size_t)(w->rows * row_bytes));
     w->data = to;
     w->packed = true;
 }
@@ -60,10 +59,14 @@ static void pack_one(fb_model *m, int64_t index, bool repeats, void *arg) {
         *w = w[-1];
         return;
     }
+    const void *from = w->data;
     int64_t bytes = room(w);
     pack(w, *at);
     *at += bytes;
-    free(m->repacked[index]); /* a copy in another order of rows */
+    if (m->repacked[index])
+        free(m->repacked[index]); /* a copy in another order of rows */
+    else
+        fb_map_release(from, (size_t)fb_dtype_bytes(w->dtype, w->rows * w->cols));
     m->repacked[index] = NULL;
 }
 
