@@ -6,6 +6,7 @@
 #include "base/stats.h"
 #include "bench/bench.h"
 #include "fuse/tolerance.h"
+#include "model/model.h"
 
 #define MAX_REPS 100000
 
@@ -62,12 +63,18 @@ void fb_bench_compare_best(fb_bench_difference *d, const float *logits, int32_t 
     if (!(gap <= d->gap)) d->gap = isnan(d->gap) ? d->gap : gap;
 }
 
-bool fb_bench_agrees(const fb_bench_difference *d, bool bits, const fb_session_options *o, int64_t layers) {
-    fb_dtype kv;
-    if (isnan(d->max_abs) || fb_dtype_parse_kv(o->kv, o->act, &kv, NULL) != FB_OK) return false;
+bool fb_bench_agrees(const fb_bench_difference *d, bool bits, double tolerance) {
+    if (isnan(d->max_abs)) return false;
     if (bits) return d->bit_identical;
-    double limit = fb_fuse_tolerance(o->act, kv, layers) * d->largest;
+    double limit = tolerance * d->largest;
     return d->max_abs <= limit && d->gap <= 2 * limit;
+}
+
+double fb_bench_tolerance(const fb_model *model, const fb_session_options *options) {
+    fb_dtype kv;
+    if (fb_dtype_parse_kv(options->kv, options->act, &kv, NULL) != FB_OK) return 0;
+    return fb_fuse_tolerance(options->act, kv, fb_model_quantizes(model, options),
+                             model->spec->program.layers);
 }
 
 fb_status fb_bench_spread(const double *samples, int64_t count, fb_spread *out, fb_error *err) {

@@ -39,8 +39,8 @@ static fb_status create_session(const bench *b, int32_t variant, bool greedy, fb
 /* Whether every fuse in the session's plan promises the plain ops' bits. */
 static bool promises_bits(const bench *b, const fb_session *session) {
     const char *name;
-    int64_t calls, a_step;
-    for (int i = 0; fb_session_fuse_calls(session, i, &name, &calls, &a_step); i++)
+    int64_t calls, a_step, a_head;
+    for (int i = 0; fb_session_fuse_calls(session, i, &name, &calls, &a_step, &a_head); i++)
         if (a_step > 0 && fb_fuse_table[i].exactness != FB_EXACT_BIT && !b->options->session.exact)
             return false;
     return true;
@@ -116,8 +116,6 @@ static fb_status check_variant(const bench *b, int32_t variant, fb_error *err) {
     fb_bench_variant *v = &b->report->variants[variant];
     fb_session *first = NULL, *other = NULL;
     fb_bench_difference d = {0};
-    fb_model_info info;
-    fb_model_get_info(b->model, &info);
     FB_TRY(compare_tokens(b, variant, err));
     fb_status status = create_session(b, 0, false, &first, err);
     if (status == FB_OK) status = create_session(b, variant, false, &other, err);
@@ -126,7 +124,7 @@ static fb_status check_variant(const bench *b, int32_t variant, fb_error *err) {
         bool bits = promises_bits(b, first) && promises_bits(b, other);
         v->bit_identical = d.bit_identical;
         v->max_abs = d.max_abs;
-        v->agrees = fb_bench_agrees(&d, bits, &b->options->session, info.layers);
+        v->agrees = fb_bench_agrees(&d, bits, fb_bench_tolerance(b->model, &b->options->session));
         b->report->agree = b->report->agree && v->agrees;
     }
     fb_session_free(first);

@@ -12,7 +12,8 @@
 
 static double unit(fb_dtype t) { return t == FB_F16 ? 0x1p-11 : t == FB_BF16 ? 0x1p-8 : 0x1p-24; }
 
-double fb_fuse_tolerance(fb_dtype act, fb_dtype kv, int64_t layer) {
+double fb_fuse_tolerance(fb_dtype act, fb_dtype kv, bool quantizes, int64_t layer) {
+    if (quantizes) act = FB_BF16;
     double steps = act == FB_F16 || act == FB_BF16 ? STEPS : SUM_STEPS;
     double cache = unit(kv) > unit(act) ? KV_STEPS * unit(kv) : 0;
     return 2 * (steps * unit(act) + cache) * sqrt(1.0 + (double)layer);

@@ -79,7 +79,9 @@ static fb_status choose(const fb_session *s, fb_plan_options *options, fb_error 
 
 static fb_status make_plan(fb_session *s, fb_error *err) {
     const fb_session_options *o = &s->options;
-    fb_plan_options options = {.exact = o->exact, .greedy = o->greedy && !o->all_logits && !o->on_hidden};
+    fb_plan_options options = {.exact = o->exact,
+                               .greedy = o->greedy && !o->all_logits && !o->on_hidden,
+                               .float_dot = fb_float_dot(o)};
     bool automatic;
     FB_TRY(fb_fuse_parse(o->fuse ? o->fuse : "auto", &options.fuses, &automatic, err));
     if (automatic) FB_TRY(choose(s, &options, err));
@@ -252,12 +254,13 @@ bool fb_session_op_calls(const fb_session *s, int index, const char **name, int6
     return true;
 }
 
-bool fb_session_fuse_calls(const fb_session *s, int index, const char **name, int64_t *calls,
-                           int64_t *a_step) {
+bool fb_session_fuse_calls(const fb_session *s, int index, const char **name, int64_t *calls, int64_t *a_step,
+                           int64_t *a_head) {
     if (index < 0 || index >= FB_FUSE_COUNT) return false;
     *name = fb_fuse_table[index].name;
     *calls = s->backend->trace(s->engine)->fuses[index];
     *a_step = s->plan.calls[index];
+    *a_head = s->plan.head_calls[index];
     return true;
 }
 
