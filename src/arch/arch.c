@@ -94,6 +94,7 @@ static fb_status describe(const char *what, const json_t *json, fb_spec *spec, f
     FB_TRY(check_class(&config, row, err));
     FB_TRY(check_neutral(&config, err));
     spec->architecture = row->model_type;
+    spec->begin = FB_NONE;
     fb_spec_fact(spec, "architecture", "%s", row->model_type);
     return row->describe(&config, spec, err);
 }

@@ -51,19 +51,27 @@ static fb_status read_ends(const char *path, const json_t *json, fb_spec *spec, 
     return FB_OK;
 }
 
-/* generation_config.json has the last word on what ends a text. */
+static fb_status read_begin(const char *path, const json_t *json, fb_spec *spec, fb_error *err) {
+    int64_t id;
+    FB_TRY(fb_json_int(path, json, "bos_token_id", 0, LIMIT_ID - 1, FB_NONE, &id, err));
+    spec->begin = (int32_t)id;
+    return FB_OK;
+}
+
+/* generation_config.json has the last word on what begins and ends a text. */
 static fb_status find_ends(const char *directory, fb_spec *spec, fb_error *err) {
     static const char *const names[] = {"generation_config.json", "config.json"};
-    for (size_t i = 0; i < 2; i++) {
+    bool found = false;
+    for (size_t i = 0; i < 2 && (!found || spec->begin == FB_NONE); i++) {
         char path[PATH_SIZE];
         FB_TRY(join(directory, names[i], path, err));
         if (!fb_map_exists(path)) continue;
         json_t *json;
-        bool found;
         FB_TRY(fb_json_load(path, 1 << 24, &json, err));
-        fb_status status = read_ends(path, json, spec, &found, err);
+        fb_status status = found ? FB_OK : read_ends(path, json, spec, &found, err);
+        if (status == FB_OK && spec->begin == FB_NONE) status = read_begin(path, json, spec, err);
         json_decref(json);
-        if (status != FB_OK || found) return status;
+        FB_TRY(status);
     }
     return FB_OK;
 }
