@@ -1,6 +1,7 @@
 /* Damaged GGUF files through fb_model_open: cut, patched, with random bytes. What the format alone can have
  * wrong is in tests/file/test_gguf_refusals.c, what the metadata can in tests/arch/test_gguf.c. */
 #include "corrupt/corrupt.h"
+#include "support/gguf_writer.h"
 
 #define SOURCE "tests/data/gguf/neox-parallel.gguf"
 
@@ -68,6 +69,40 @@ static void run_patch(void **state) {
     fbt_dir_remove(dir);
 }
 
+/* The file again, its vectors as Q8_0: well formed, and of a type that matrices may have. */
+static void quantised_vectors(void **state) {
+    (void)state;
+    char *dir = fbt_dir_create(), *path = fbt_format("%s/model.gguf", dir);
+    size_t size;
+    uint8_t *bytes = fbt_file_read(SOURCE, &size);
+    fb_gguf *gguf;
+    fb_error err;
+    assert_ok(fb_gguf_parse("source", bytes, size, &gguf, &err), &err);
+    /* The values end where the first info begins, with the length of its name. */
+    const uint8_t *infos = memmem(bytes, size, "output.weight", 13);
+    assert_non_null(infos);
+    fbt_bytes file = {0}, data = {0};
+    fbt_put(&file, bytes, (size_t)(infos - 8 - bytes));
+    for (int64_t i = 0; i < fb_tensors_count(gguf->tensors); i++) {
+        const fb_tensor_entry *t = fb_tensors_at(gguf->tensors, i);
+        bool vector = t->dims == 1;
+        uint64_t sizes[] = {(uint64_t)t->shape[t->dims - 1], (uint64_t)t->shape[0]};
+        fbt_gguf_tensor(&file, t->name, (uint32_t)t->dims, sizes, vector ? 8 : 1, data.size);
+        fbt_gguf_data(&data, 32, (size_t)fb_stored_bytes(vector ? FB_STORED_Q8_0 : t->type, t->count));
+        while (data.size % 32) fbt_put(&data, "", 1);
+    }
+    fbt_gguf_data(&file, 32, 0);
+    fbt_put(&file, data.data, data.size);
+    fbt_file_write(path, file.data, file.size);
+    require_model_refused(path, "attn_norm.|dtype Q8_0 (F32, F16 or BF16)");
+    fb_gguf_free(gguf);
+    free(file.data);
+    free(data.data);
+    free(bytes);
+    free(path);
+    fbt_dir_remove(dir);
+}
+
 static void cut_anywhere(void **state) {
     (void)state;
     char *dir = fbt_dir_create(), *path = fbt_format("%s/model.gguf", dir);
@@ -124,6 +159,7 @@ static void no_such_file(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(quantised_vectors),
         cmocka_unit_test(cut_anywhere),
         cmocka_unit_test(random_bytes),
         cmocka_unit_test(no_such_file),
