@@ -265,7 +265,7 @@ FB_API bool fb_model_fuse(const fb_model *model, int index, fb_fuse_info *info);
 typedef struct fb_quantize_options {
     fb_dtype type;              /* of matrices: FB_F16, FB_Q8_0 or FB_Q4_0 */
     fb_dtype head;              /* of the output head, which may be the embedding, too; the same choice */
-    const char *name;           /* of the model, for the file; NULL: none */
+    const char *name;           /* of the model, unless its file has one; NULL: none */
     bool replace;               /* a file that has the name already */
     fb_progress_fn on_progress; /* by weights; return false to stop. May be NULL */
     void *user;

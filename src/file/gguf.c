@@ -32,6 +32,7 @@ static const struct {
 };
 
 const char *fb_gguf_type_name(fb_gguf_type type) { return types[type].name; }
+int64_t fb_gguf_type_size(fb_gguf_type type) { return types[type].size; }
 bool fb_gguf_is_int(fb_gguf_type type) { return types[type].kind == SIGNED || types[type].kind == UNSIGNED; }
 bool fb_gguf_is_real(fb_gguf_type type) { return types[type].kind == REAL; }
 

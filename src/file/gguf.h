@@ -25,6 +25,7 @@ typedef enum fb_gguf_type {
 } fb_gguf_type;
 
 const char *fb_gguf_type_name(fb_gguf_type type); /* "u32" */
+int64_t fb_gguf_type_size(fb_gguf_type type);     /* bytes; 0 for strings and arrays */
 
 typedef struct fb_gguf_array {
     const char *key;   /* belongs to the file's `values` */

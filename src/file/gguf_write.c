@@ -11,10 +11,7 @@
 #define ALIGNMENT 32        /* of each tensor's data: the format's default, so that it need not be said */
 #define BUFFER    (1 << 20) /* bytes */
 
-/* Types of metadata as the file numbers them. */
-enum { TYPE_U32 = 4, TYPE_I32 = 5, TYPE_F32 = 6, TYPE_BOOL = 7, TYPE_STRING = 8, TYPE_ARRAY = 9 };
-
-/* And of tensors. */
+/* Types of tensors, as the file numbers them. */
 static const uint32_t tensor_types[FB_DTYPE_COUNT] = {
     [FB_F32] = 0,  [FB_F16] = 1,   [FB_Q4_0] = 2,  [FB_Q4_1] = 3,  [FB_Q5_0] = 6, [FB_Q5_1] = 7,
     [FB_Q8_0] = 8, [FB_Q4_K] = 12, [FB_Q5_K] = 13, [FB_Q6_K] = 14, [FB_F64] = 28, [FB_BF16] = 30,
@@ -74,37 +71,41 @@ static void put_key(fb_gguf_writer *w, const char *key, uint32_t type) {
 }
 
 void fb_gguf_put_u32(fb_gguf_writer *w, const char *key, int64_t value) {
-    put_key(w, key, TYPE_U32);
+    put_key(w, key, FB_GGUF_U32);
     put_int(w, &w->metadata, (uint32_t)value, 4);
 }
 
 void fb_gguf_put_f32(fb_gguf_writer *w, const char *key, double value) {
-    put_key(w, key, TYPE_F32);
+    put_key(w, key, FB_GGUF_F32);
     put_int(w, &w->metadata, fb_f32_bits((float)value), 4);
 }
 
 void fb_gguf_put_bool(fb_gguf_writer *w, const char *key, bool value) {
-    put_key(w, key, TYPE_BOOL);
+    put_key(w, key, FB_GGUF_BOOL);
     put_int(w, &w->metadata, value, 1);
 }
 
+static void put_string(fb_gguf_writer *w, const char *key, const char *text, size_t size) {
+    put_key(w, key, FB_GGUF_STRING);
+    put_text(w, &w->metadata, text, size);
+}
+
 void fb_gguf_put_string(fb_gguf_writer *w, const char *key, const char *text) {
-    put_key(w, key, TYPE_STRING);
-    put_text(w, &w->metadata, text, strlen(text));
+    put_string(w, key, text, strlen(text));
 }
 
 static void put_array(fb_gguf_writer *w, const char *key, uint32_t type, int64_t count) {
-    put_key(w, key, TYPE_ARRAY);
+    put_key(w, key, FB_GGUF_ARRAY);
     put_int(w, &w->metadata, type, 4);
     put_int(w, &w->metadata, (uint64_t)count, 8);
 }
 
 void fb_gguf_put_strings(fb_gguf_writer *w, const char *key, int64_t count) {
-    put_array(w, key, TYPE_STRING, count);
+    put_array(w, key, FB_GGUF_STRING, count);
 }
 
 void fb_gguf_put_i32s(fb_gguf_writer *w, const char *key, int64_t count) {
-    put_array(w, key, TYPE_I32, count);
+    put_array(w, key, FB_GGUF_I32, count);
 }
 
 void fb_gguf_item_string(fb_gguf_writer *w, const char *text, int64_t size) {
@@ -112,6 +113,34 @@ void fb_gguf_item_string(fb_gguf_writer *w, const char *text, int64_t size) {
 }
 
 void fb_gguf_item_i32(fb_gguf_writer *w, int32_t value) { put_int(w, &w->metadata, (uint32_t)value, 4); }
+
+static void copy_array(fb_gguf_writer *w, const char *key, const fb_gguf_array *array) {
+    const uint8_t *end = array->data;
+    if (array->type == FB_GGUF_STRING)
+        for (int64_t i = 0; i < array->count; i++) fb_gguf_next_text(&end);
+    else
+        end += array->count * fb_gguf_type_size(array->type);
+    put_array(w, key, array->type, array->count);
+    put(w, &w->metadata, array->data, (size_t)(end - array->data));
+}
+
+void fb_gguf_copy(fb_gguf_writer *w, const fb_gguf *from, const char *prefix) {
+    const char *key;
+    json_t *value;
+    json_object_foreach(from->values, key, value) {
+        if (strncmp(key, prefix, strlen(prefix)) != 0) continue;
+        if (json_is_null(value))
+            copy_array(w, key, fb_gguf_find_array(from, key));
+        else if (json_is_string(value))
+            put_string(w, key, json_string_value(value), json_string_length(value));
+        else if (json_is_boolean(value))
+            fb_gguf_put_bool(w, key, json_is_true(value));
+        else if (json_is_integer(value))
+            fb_gguf_put_u32(w, key, json_integer_value(value));
+        else
+            fb_gguf_put_f32(w, key, json_real_value(value));
+    }
+}
 
 /* ---- tensors ------------------------------------------------------------------------------------------- */
 

@@ -7,6 +7,7 @@
 #define FB_FILE_GGUF_WRITE_H
 
 #include "base/dtype.h"
+#include "file/gguf.h"
 
 typedef struct fb_gguf_writer fb_gguf_writer;
 
@@ -20,6 +21,9 @@ void fb_gguf_put_u32(fb_gguf_writer *writer, const char *key, int64_t value);
 void fb_gguf_put_f32(fb_gguf_writer *writer, const char *key, double value);
 void fb_gguf_put_bool(fb_gguf_writer *writer, const char *key, bool value);
 void fb_gguf_put_string(fb_gguf_writer *writer, const char *key, const char *text);
+
+/* What another file has under the keys that start so. */
+void fb_gguf_copy(fb_gguf_writer *writer, const fb_gguf *from, const char *prefix);
 
 /* An array: its key and size, then as many items. */
 void fb_gguf_put_strings(fb_gguf_writer *writer, const char *key, int64_t count);

@@ -5,6 +5,7 @@
 #include "arch/gguf_names.h"
 #include "model/quantize.h"
 #include "text/export.h"
+#include "text/gguf_pre.h"
 
 /* What a GGUF file does not say, because it is the same for all of an architecture. */
 static const struct {
@@ -194,15 +195,20 @@ static fb_status put_ids(fb_gguf_writer *w, const fb_spec *spec, const fb_export
 
 static fb_status put_exported(fb_gguf_writer *w, const fb_spec *spec, const fb_exported *e, fb_error *err) {
     fb_gguf_put_string(w, "tokenizer.ggml.model", "gpt2");
-    fb_gguf_put_string(w, "tokenizer.ggml.pre", e->pre->name);
+    fb_gguf_put_string(w, "tokenizer.ggml.pre", e->pre);
     put_tokens(w, e, spec->program.vocab);
     FB_TRY(put_merges(w, e, err));
-    /* The format has no word for it; readers that do not know this key take texts as they come. */
-    if (e->nfc) fb_gguf_put_string(w, "fusebox.tokenizer.normalizer", "nfc");
-    return put_ids(w, spec, e, err);
+    FB_TRY(put_ids(w, spec, e, err));
+    if (e->nfc) fb_gguf_put_string(w, FB_GGUF_NORMALIZER, "nfc");
+    return FB_OK;
 }
 
 static fb_status put_tokenizer(const fb_model *m, fb_gguf_writer *w, fb_error *err) {
+    if (m->gguf) {
+        fb_gguf_copy(w, m->gguf, "tokenizer.");
+        fb_gguf_copy(w, m->gguf, FB_GGUF_NORMALIZER);
+        return FB_OK;
+    }
     if (!m->tokenizer) {
         fb_gguf_put_string(w, "tokenizer.ggml.model", "none");
         return put_ids(w, m->spec, &(fb_exported){.begin = -1, .end = -1, .unknown = -1}, err);
@@ -222,7 +228,10 @@ fb_status fb_model_put_metadata(const fb_model *m, const fb_quantize_options *o,
                        m->spec->architecture);
     fb_gguf_put_string(w, "general.architecture", t.prefix);
     fb_gguf_put_string(w, "general.type", "model");
-    if (o->name) fb_gguf_put_string(w, "general.name", o->name);
+    if (m->gguf)
+        fb_gguf_copy(w, m->gguf, "general.name");
+    else if (o->name)
+        fb_gguf_put_string(w, "general.name", o->name);
     fb_gguf_put_u32(w, "general.file_type", file_types[o->type]);
     fb_gguf_put_u32(w, "general.quantization_version", QUANTIZATION_VERSION);
     FB_TRY(put_model(m->spec, &t, err));

@@ -3,17 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "text/gguf_pre.h"
 #include "text/tokenizer_impl.h"
-
-#define WORDS  " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define LLAMA3 "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|" WORDS
-#define QWEN2  "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|" WORDS
-
-static const fb_pre pres[] = {
-    {"gpt-2", {FB_PATTERN_GPT2}, false}, {"smollm", {FB_PATTERN_DIGIT, FB_PATTERN_GPT2}, false},
-    {"llama-bpe", {LLAMA3}, true},       {"smaug-bpe", {LLAMA3}, false},
-    {"qwen2", {QWEN2}, false},
-};
 
 static fb_status refuse(fb_error *err, const char *what) {
     return fb_fail(err, FB_ERROR_UNSUPPORTED, "tokenizer: %s (a GGUF file cannot say so)", what);
@@ -36,25 +27,17 @@ static fb_status list_patterns(const fb_tokenizer *t, const char *patterns[FB_ST
     return bytes ? FB_OK : refuse(err, "pre_tokenizer: not byte-level");
 }
 
-static bool splits_alike(const fb_pre *pre, const char *const *patterns, int count) {
-    for (int i = 0; i < count; i++)
-        if (i == FB_PRE_PATTERNS || !pre->patterns[i] || strcmp(pre->patterns[i], patterns[i]) != 0)
-            return false;
-    return count == FB_PRE_PATTERNS || !pre->patterns[count];
-}
-
-static fb_status find_pre(const fb_tokenizer *t, const fb_pre **out, fb_error *err) {
+static fb_status find_pre(const fb_tokenizer *t, const char **name, fb_error *err) {
     const char *patterns[FB_STEPS_LIMIT];
     int count;
     FB_TRY(list_patterns(t, patterns, &count, err));
-    for (size_t i = 0; i < sizeof pres / sizeof *pres; i++) {
-        *out = &pres[i];
-        if (splits_alike(*out, patterns, count) && (*out)->ignore_merges == t->bpe.ignore_merges)
-            return FB_OK;
-    }
-    return fb_fail(err, FB_ERROR_UNSUPPORTED,
-                   "tokenizer: pre_tokenizer: \"%.128s\"%s (no GGUF name is known for it)",
-                   count ? patterns[0] : "", t->bpe.ignore_merges ? " with ignore_merges" : "");
+    const fb_gguf_pre *pre = fb_gguf_pre_match(patterns, count, t->bpe.ignore_merges);
+    if (!pre)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED,
+                       "tokenizer: pre_tokenizer: \"%.128s\"%s (no GGUF name is known for it)",
+                       count ? patterns[0] : "", t->bpe.ignore_merges ? " with ignore_merges" : "");
+    *name = pre->name;
+    return FB_OK;
 }
 
 static fb_status find_normalizer(const fb_tokenizer *t, bool *nfc, fb_error *err) {
@@ -104,6 +87,17 @@ static int by_rank(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+/* A merge is written as "left right". */
+static fb_status check_merges(const fb_exported *out, fb_error *err) {
+    for (int64_t i = 0; i < out->merge_count; i++)
+        for (int side = 0; side < 2; side++) {
+            const fb_exported_token *token = &out->tokens[out->merges[i][side]];
+            if (memchr(token->text, ' ', (size_t)token->size))
+                return refuse(err, "merges: a token with a space in it");
+        }
+    return FB_OK;
+}
+
 static fb_status list_merges(const fb_bpe *bpe, fb_exported *out, fb_error *err) {
     int64_t slots = (int64_t)bpe->merge_mask + 1, count = 0;
     fb_merge *sorted = malloc((size_t)slots * sizeof *sorted);
@@ -121,7 +115,7 @@ static fb_status list_merges(const fb_bpe *bpe, fb_exported *out, fb_error *err)
     }
     out->merge_count = count;
     free(sorted);
-    return FB_OK;
+    return check_merges(out, err);
 }
 
 /* ---- all of it ----------------------------------------------------------------------------------------- */

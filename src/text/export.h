@@ -5,16 +5,6 @@
 
 #include "text/tokenizer.h"
 
-/* Ways of splitting that have a name. A text is cut by each pattern in turn, what is between two matches is a
- * word as well, and then its bytes become characters. */
-#define FB_PRE_PATTERNS 2
-
-typedef struct fb_pre {
-    const char *name;
-    const char *patterns[FB_PRE_PATTERNS]; /* up to a NULL */
-    bool ignore_merges;                    /* a word that is a token is that token */
-} fb_pre;
-
 typedef enum fb_token_kind {
     FB_TOKEN_NORMAL,
     FB_TOKEN_SPECIAL, /* cut out of a text whole, and not shown */
@@ -33,7 +23,7 @@ typedef struct fb_exported {
     int64_t count;
     int32_t (*merges)[2]; /* [merge_count], in order: the ids of left and right */
     int64_t merge_count;
-    const fb_pre *pre;
+    const char *pre;    /* how a text becomes words, by its name (gguf_pre.h) */
     bool nfc;           /* texts are normalised first */
     int32_t begin, end; /* ids that are put around a text; -1: none */
     int32_t unknown;    /* -1: none */

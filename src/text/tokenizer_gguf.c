@@ -1,6 +1,6 @@
 /* The tokenizer in a GGUF file's metadata (tokenizer.ggml.*): "gpt2", byte-level BPE with merges, or "llama",
- * SentencePiece's BPE with scores. The file says neither how a text is normalised (not at all) nor, for
- * "gpt2", how it is split into words, but for a name (gguf_pre.c). */
+ * SentencePiece's BPE with scores. The file says neither how a text is normalised (not at all, unless we
+ * wrote it) nor, for "gpt2", how it is split into words, but for a name (gguf_pre.c). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -184,6 +184,18 @@ static fb_status show_added(const loading *l, fb_error *err) {
     return status;
 }
 
+/* Our own key: the format has no word for it. */
+static fb_status load_normalizer(const loading *l, fb_error *err) {
+    const char *name;
+    FB_TRY(fb_json_string(l->what, l->gguf->values, FB_GGUF_NORMALIZER, "none", &name, err));
+    if (strcmp(name, "none") == 0) return FB_OK;
+    if (strcmp(name, "nfc") != 0)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: %s: \"%.64s\" (known: none, nfc)", l->what,
+                       FB_GGUF_NORMALIZER, name);
+    l->tokenizer->normalizers[l->tokenizer->normalizer_count++].kind = FB_NORMALIZER_NFC;
+    return FB_OK;
+}
+
 static fb_status load_gpt2(loading *l, fb_error *err) {
     const char *name;
     bool prefix;
@@ -201,6 +213,7 @@ static fb_status load_gpt2(loading *l, fb_error *err) {
                        KEY("add_space_prefix"));
     l->add_bos = pre->add_bos;
     l->tokenizer->bpe.ignore_merges = pre->ignore_merges;
+    FB_TRY(load_normalizer(l, err));
     FB_TRY(load_merges(l, err));
     FB_TRY(load_words(l, pre, err));
     FB_TRY(show_added(l, err));
