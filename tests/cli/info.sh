@@ -17,7 +17,7 @@ succeeds "info of a .gguf file" info tests/data/gguf/neox-parallel-q8_0.gguf
 matches "info of a .gguf file: architecture" "$work/out" '^architecture +gpt_neox$'
 matches "info of a .gguf file: quantised weights" "$work/out" '^weights +q8_0 +200\.2 kB \(200,192 bytes, 188,416 parameters\)$'
 matches "info of a .gguf file: vectors" "$work/out" '^weights +f32 +10\.5 kB'
-refuses "info of a file that is none" 2 'README.md: does not start with "GGUF"$' info models/storyteller/README.md
+refuses "info of a file that is none" 2 'models/storyteller/README.md: does not start with "GGUF"$' info models/storyteller/README.md
 succeeds "info --json" info --json
 is "info --json: one line" "$(wc -l <"$work/out")" 1
 is "info --json: layers" "$(member layers "$work/out")" 8
