@@ -166,9 +166,10 @@ typedef struct fb_session_options {
     const char
         *machine;    /* folder of the planner's measurements, by which "auto" chooses; NULL: by assumptions */
     bool exact;      /* only variants that are bit-identical to the plain ops */
+    bool float_dot;  /* weights of Q8_0 and Q4_0 are multiplied with floats, not with 8-bit integers */
     bool greedy;     /* only the best token of a step is wanted (fb_session_best), not the logits */
     bool profile;    /* take the time of every op */
-    const char *isa; /* "avx512", "avx2", "portable", "ref" (slow, double precision); NULL: the best here */
+    const char *isa; /* "avx512vnni", "avx512", "avx2", "portable", "ref" (slow, in double); NULL: the best */
     fb_hidden_fn on_hidden;
     fb_progress_fn on_progress;
     void *user;

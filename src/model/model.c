@@ -140,6 +140,8 @@ fb_status fb_model_open(const char *path, fb_model **out, fb_error *err) {
     fb_model *m = calloc(1, sizeof *m);
     if (!m) return fb_fail_memory(err, "model", sizeof *m);
     fb_status status = is_gguf(path) ? open_gguf(path, m, err) : open_directory(path, m, err);
+    if (status == FB_OK) status = fb_model_pack(m, err);
+    if (status == FB_OK) status = fb_model_lower(m, err);
     if (status != FB_OK) {
         fb_model_free(m);
         return status;
@@ -160,6 +162,7 @@ void fb_model_free(fb_model *m) {
     int64_t total = m->spec ? m->spec->program.slot_count * m->spec->program.layers : 0;
     for (int64_t i = 0; m->repacked && i < total; i++) free(m->repacked[i]);
     free(m->repacked);
+    free(m->packed);
     free(m->weights);
     fb_tokenizer_free(m->tokenizer);
     if (m->gguf)
