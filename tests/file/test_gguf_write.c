@@ -58,16 +58,17 @@ static void put_all(fb_gguf_writer *w) {
     fb_gguf_item_i32(w, -1);
     fb_gguf_item_i32(w, 7);
     fb_gguf_put_tensor(w, "vector", FB_F32, 0, 3);
+    fb_gguf_put_tensor(w, "whole", FB_F16, 0, 16); /* its end needs no padding */
     fb_gguf_put_tensor(w, "matrix", FB_Q8_0, 2, 32);
 }
 
 static const uint8_t vector[12] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
-static uint8_t matrix[68];
+static uint8_t whole[32], matrix[68];
 
 static void test_bytes(void **state) {
     (void)state;
     fbt_bytes want = {0};
-    fbt_gguf_start(&want, 3, 2, 6);
+    fbt_gguf_start(&want, 3, 3, 6);
     fbt_gguf_text(&want, "text", "GG");
     fbt_gguf_u32(&want, "number", 0x01020304);
     fbt_gguf_f32(&want, "real", 0.1f);
@@ -77,11 +78,13 @@ static void test_bytes(void **state) {
     fbt_put_u32(&want, UINT32_MAX);
     fbt_put_u32(&want, 7);
     fbt_gguf_tensor(&want, "vector", 1, (const uint64_t[]){3}, 0, 0);
-    fbt_gguf_tensor(&want, "matrix", 2, (const uint64_t[]){32, 2}, 8, 32);
+    fbt_gguf_tensor(&want, "whole", 1, (const uint64_t[]){16}, 1, 32);
+    fbt_gguf_tensor(&want, "matrix", 2, (const uint64_t[]){32, 2}, 8, 64);
     static const uint8_t zeros[32];
     fbt_put(&want, zeros, (32 - want.size % 32) % 32);
     fbt_put(&want, vector, sizeof vector);
     fbt_put(&want, zeros, 20);
+    fbt_put(&want, whole, sizeof whole);
     fbt_put(&want, matrix, sizeof matrix);
     fbt_put(&want, zeros, 28);
 
@@ -92,6 +95,7 @@ static void test_bytes(void **state) {
     /* In parts of any size. */
     assert_ok(fb_gguf_writer_data(w, vector, 5, &err), &err);
     assert_ok(fb_gguf_writer_data(w, vector + 5, 7, &err), &err);
+    assert_ok(fb_gguf_writer_data(w, whole, sizeof whole, &err), &err);
     assert_ok(fb_gguf_writer_data(w, matrix, sizeof matrix, &err), &err);
     int64_t size;
     assert_int_equal(files(), 1);
@@ -118,7 +122,7 @@ static void test_unfinished(void **state) {
         if (stage > 0) assert_ok(fb_gguf_writer_begin(w, &err), &err);
         if (stage > 1) assert_ok(fb_gguf_writer_data(w, vector, sizeof vector, &err), &err);
         if (stage > 2)
-            assert_refused(fb_gguf_writer_finish(w, &size, &err), FB_ERROR_USAGE, &err, "1 of 2 tensors");
+            assert_refused(fb_gguf_writer_finish(w, &size, &err), FB_ERROR_USAGE, &err, "1 of 3 tensors");
         assert_int_not_equal(access(path, F_OK), 0);
         assert_int_equal(files(), 1);
         fb_gguf_writer_free(w);
@@ -134,6 +138,7 @@ static void test_too_much_data(void **state) {
     assert_ok(fb_gguf_writer_begin(w, &err), &err);
     assert_refused(fb_gguf_writer_data(w, matrix, 13, &err), FB_ERROR_USAGE, &err, "more data");
     assert_ok(fb_gguf_writer_data(w, vector, sizeof vector, &err), &err);
+    assert_ok(fb_gguf_writer_data(w, whole, sizeof whole, &err), &err);
     assert_ok(fb_gguf_writer_data(w, matrix, sizeof matrix, &err), &err);
     assert_refused(fb_gguf_writer_data(w, matrix, 1, &err), FB_ERROR_USAGE, &err, "more data");
     fb_gguf_writer_free(w);
@@ -145,6 +150,7 @@ static fb_status finish(fb_gguf_writer *w, fb_error *err) {
     put_all(w);
     FB_TRY(fb_gguf_writer_begin(w, err));
     FB_TRY(fb_gguf_writer_data(w, vector, sizeof vector, err));
+    FB_TRY(fb_gguf_writer_data(w, whole, sizeof whole, err));
     FB_TRY(fb_gguf_writer_data(w, matrix, sizeof matrix, err));
     return fb_gguf_writer_finish(w, &size, err);
 }
@@ -257,6 +263,7 @@ static void test_copy(void **state) {
 
 int main(void) {
     for (size_t i = 0; i < sizeof matrix; i++) matrix[i] = (uint8_t)(100 + i);
+    memset(whole, 0xab, sizeof whole);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_bytes, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_unfinished, make_dir, remove_dir),
