@@ -166,7 +166,7 @@ FB_INLINE vf vf_get_n(fb_dtype t, const void *p, int64_t i, int64_t n, float fil
 #if defined FB_ISA_avx512
     __mmask16 mask = (__mmask16)((1u << (n - i)) - 1);
     if (t == FB_F32) return _mm512_mask_loadu_ps(vf_set1(fill), mask, (const float *)p + i);
-    __m256i h = _mm256_maskz_loadu_epi16(mask, (const uint16_t *)p + i);
+    __m256i h = _mm256_maskz_loadu_epi16(mask, vf_address(t, p, i));
     return _mm512_mask_mov_ps(vf_set1(fill), mask, vf_get(t, &h, 0));
 #else
     uint8_t raw[VW * 4] = {0};
