@@ -89,6 +89,10 @@ typedef enum fb_dtype {
 FB_API const char *fb_dtype_name(fb_dtype dtype);
 FB_API fb_status fb_dtype_parse(const char *name, fb_dtype *out, fb_error *err);
 
+/* The dtype of a KV cache under activations of dtype `act`: "f32", "f16", "bf16", "f64" (reference kernels
+ * only), "act" for theirs, "auto" (or NULL) for f16, but bf16 and f64 with such activations. */
+FB_API fb_status fb_dtype_parse_kv(const char *name, fb_dtype act, fb_dtype *out, fb_error *err);
+
 /* ---- model -----------------------------------------------------------------------------------------------
  */
 
@@ -159,6 +163,7 @@ typedef bool (*fb_progress_fn)(void *user, int64_t done, int64_t total);
 typedef struct fb_session_options {
     int32_t threads;  /* 0: one for each core this process may use */
     fb_dtype act;     /* the dtype in which every op stores its result */
+    const char *kv;   /* the dtype of the KV cache, as fb_dtype_parse_kv takes it; NULL: "auto" */
     int64_t capacity; /* tokens that the KV cache has room for; 0: the model's context */
     int64_t chunk;    /* tokens of a prefill that are computed at once; 0: a good value */
     bool all_logits;  /* keep the logits of every token of the last prefill, not only of the last one */
@@ -312,7 +317,7 @@ typedef struct fb_spread {
 } fb_spread;
 
 typedef struct fb_bench_options {
-    fb_session_options session; /* threads, act, isa and exact count */
+    fb_session_options session; /* threads, act, kv, isa and exact count */
     const char *const *specs;   /* the variants, as fb_session_options.fuse */
     int32_t spec_count;
     int64_t prompt, gen;        /* tokens of the prompt, decode steps after it; at least 1 */
@@ -448,7 +453,7 @@ typedef struct fb_plan_request {
     bool calibrate;      /* measure the machine again */
 } fb_plan_request;
 
-/* Of the session's options, threads, act, fuse, exact and isa count. */
+/* Of the session's options, threads, act, kv, fuse, exact and isa count. */
 FB_API fb_status fb_profile_make(const fb_model *model, const fb_session_options *options,
                                  const fb_plan_request *request, fb_plan_report **report, fb_error *err);
 
@@ -488,7 +493,8 @@ typedef struct fb_verify_report {
 
 /* Runs the golden's ids and compares every hidden state, the logits and the greedy continuation. FB_OK means
  * that the comparison took place; `report->ok` is its outcome. Of the options, all count but
- * capacity, all_logits, greedy and the callbacks. */
+ * capacity, all_logits, greedy and the callbacks; "auto" for kv is "act" here, as a golden's cache was not
+ * rounded. */
 FB_API fb_status fb_verify_golden(const fb_model *model, const char *golden,
                                   const fb_session_options *options, fb_verify_report **report,
                                   fb_error *err);
@@ -524,8 +530,8 @@ typedef struct fb_fusion_report {
 
 /* Runs the same ids through the plain program and through fuses. With options->fuse NULL or "auto": each that
  * applies alone, all together, the planner's choice; else each of the spec alone, then the spec. FB_OK means
- * that the comparison took place; `report->ok` is its outcome. Of the options, threads, act, exact, chunk and
- * isa count, too. */
+ * that the comparison took place; `report->ok` is its outcome. Of the options, threads, act, kv, exact, chunk
+ * and isa count, too. */
 FB_API fb_status fb_verify_fusion(const fb_model *model, const fb_session_options *options,
                                   fb_fusion_report **report, fb_error *err);
 FB_API void fb_fusion_free(fb_fusion_report *report);

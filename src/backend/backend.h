@@ -14,7 +14,7 @@ typedef struct fb_bound {
 
 typedef struct fb_backend_options {
     int32_t threads;
-    fb_dtype act;
+    fb_dtype act, kv; /* of what ops store, and of the cache */
     const char *isa;
     bool profile;          /* take the times of fb_trace */
     int64_t capacity;      /* tokens of the KV cache */

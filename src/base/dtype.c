@@ -33,6 +33,17 @@ fb_status fb_dtype_parse(const char *name, fb_dtype *out, fb_error *err) {
                    name);
 }
 
+fb_status fb_dtype_parse_kv(const char *name, fb_dtype act, fb_dtype *out, fb_error *err) {
+    *out = act;
+    if (!name || strcmp(name, "auto") == 0) {
+        if (act == FB_F32) *out = FB_F16;
+        return FB_OK;
+    }
+    if (strcmp(name, "act") == 0) return FB_OK;
+    if (fb_dtype_parse(name, out, NULL) == FB_OK && fb_dtype_is_float(*out)) return FB_OK;
+    return fb_fail(err, FB_ERROR_USAGE, "kv: %.32s (auto, act, f32, f16, bf16, f64)", name);
+}
+
 double fb_dtype_get(fb_dtype dtype, const void *array, int64_t index) {
     if (!fb_dtype_is_float(dtype)) {
         int64_t block = dtypes[dtype].block;

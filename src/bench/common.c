@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/dtype.h"
 #include "base/stats.h"
 #include "bench/bench.h"
 #include "fuse/tolerance.h"
@@ -70,7 +71,10 @@ bool fb_bench_agrees(const fb_bench_difference *d, bool bits, double tolerance) 
 }
 
 double fb_bench_tolerance(const fb_model *model, const fb_session_options *options) {
-    return fb_fuse_tolerance(options->act, fb_model_quantizes(model, options), model->spec->program.layers);
+    fb_dtype kv;
+    if (fb_dtype_parse_kv(options->kv, options->act, &kv, NULL) != FB_OK) return 0;
+    return fb_fuse_tolerance(options->act, kv, fb_model_quantizes(model, options),
+                             model->spec->program.layers);
 }
 
 fb_status fb_bench_spread(const double *samples, int64_t count, fb_spread *out, fb_error *err) {

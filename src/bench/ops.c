@@ -62,8 +62,11 @@ static fb_status open_side(const ops_bench *b, uint32_t fuses, side *s, fb_error
     const fb_bench_options *o = b->options;
     fb_plan_options plan = {
         .fuses = fuses, .exact = o->session.exact, .greedy = true, .float_dot = fb_float_dot(&o->session)};
+    fb_dtype kv;
+    FB_TRY(fb_dtype_parse_kv(o->session.kv, o->session.act, &kv, err));
     fb_backend_options backend = {.threads = o->session.threads,
                                   .act = o->session.act,
+                                  .kv = kv,
                                   .isa = o->session.isa,
                                   .profile = true,
                                   .capacity = o->prompt + o->gen,

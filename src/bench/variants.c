@@ -24,6 +24,7 @@ static fb_status create_session(const bench *b, int32_t variant, bool greedy, fb
     fb_session_options_default(&o);
     o.threads = given->threads;
     o.act = given->act;
+    o.kv = given->kv;
     o.isa = given->isa;
     o.exact = given->exact;
     o.machine = given->machine;

@@ -137,7 +137,11 @@ static int bench(const bench_options *o, const fb_model *model, const char *path
         /* The defaults give way to a small context; what was asked for must fit. */
         if (!o->prompt_given && !o->gen_given && options.prompt + options.gen > info.context)
             options.prompt = options.gen = info.context / 2;
-        cli_bench_setting setting = {path, v.names, o->model.act, o->model.exact};
+        cli_bench_setting setting = {.path = path,
+                                     .names = v.names,
+                                     .act = o->model.act,
+                                     .kv = cli_model_kv(&o->model),
+                                     .exact = o->model.exact};
         status = (o->ops ? run_ops : run_variants)(model, &options, &setting, o->json);
     }
     free(v.name_text);

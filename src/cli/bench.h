@@ -7,7 +7,7 @@
 typedef struct cli_bench_setting {
     const char *path;         /* of the model */
     const char *const *names; /* of the variants, as the user wrote them */
-    fb_dtype act;
+    fb_dtype act, kv;
     bool exact;
 } cli_bench_setting;
 

@@ -47,9 +47,10 @@ static int name_width(const cli_bench_setting *setting, int32_t count) {
 
 static void print_setting(const cli_bench_setting *setting, const char *isa, int32_t threads, int64_t prompt,
                           int64_t gen, int64_t reps) {
-    printf("%s: prompt %" PRId64 ", gen %" PRId64 ", %" PRId64 " repetition%s, %d thread%s, %s, act %s%s\n",
+    printf("%s: prompt %" PRId64 ", gen %" PRId64 ", %" PRId64
+           " repetition%s, %d thread%s, %s, act %s, kv %s%s\n",
            setting->path, prompt, gen, reps, reps == 1 ? "" : "s", threads, threads == 1 ? "" : "s", isa,
-           fb_dtype_name(setting->act), setting->exact ? ", exact" : "");
+           fb_dtype_name(setting->act), fb_dtype_name(setting->kv), setting->exact ? ", exact" : "");
 }
 
 static void print_prefill(const cli_bench_setting *setting, const fb_bench_report *r, int width) {
@@ -169,6 +170,7 @@ static void write_setting(cli_json *json, const cli_bench_setting *setting, cons
     cli_json_int(json, "threads", threads);
     cli_json_string(json, "isa", isa);
     cli_json_string(json, "act", fb_dtype_name(setting->act));
+    cli_json_string(json, "kv", fb_dtype_name(setting->kv));
     cli_json_bool(json, "exact", setting->exact);
 }
 

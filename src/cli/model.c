@@ -8,33 +8,44 @@
 #define MAX_THREADS 256
 
 static const char *const isas[] = {"avx512vnni", "avx512", "avx2", "portable", "ref", NULL};
+static const char *const caches[] = {"auto", "act", "f32", "f16", "bf16", "f64", NULL};
 static const char *const dots[] = {"q8", "float", NULL};
 
 void cli_model_rows(cli_model_options *options, cli_option rows[CLI_MODEL_ROWS]) {
-    *options = (cli_model_options){.threads = 0, .act = FB_F32, .isa = NULL, .fuse = "auto", .dot = "q8"};
+    *options = (cli_model_options){
+        .threads = 0, .act = FB_F32, .kv = "auto", .isa = NULL, .fuse = "auto", .dot = "q8"};
     rows[0] = (cli_option){
         CLI_ROW(0, "threads", CLI_INT, &options->threads, "N", "threads; the result does not depend on it"),
         .range = {0, MAX_THREADS}, .fallback = "0, one a core"};
     rows[1] = (cli_option){
         CLI_ROW(0, "act", CLI_DTYPE, &options->act, "TYPE", "type in which operators store results")};
     rows[2] = (cli_option){
+        CLI_ROW(0, "kv", CLI_CHOICE, &options->kv, "TYPE", "type of the KV cache; auto: 16 bits"),
+        .choices = caches};
+    rows[3] = (cli_option){
         CLI_ROW(0, "isa", CLI_CHOICE, &options->isa, "NAME", "kernels; ref is slow, in double precision"),
         .choices = isas, .fallback = "the best"};
-    rows[3] = (cli_option){
+    rows[4] = (cli_option){
         CLI_ROW(0, "fuse", CLI_STRING, &options->fuse, "SPEC",
                 "none, all, auto, or a list: add_norm,bias_act or all,-qkv_up; see fusebox fuses")};
-    rows[4] = (cli_option){CLI_ROW(0, "exact", CLI_FLAG, &options->exact, NULL,
+    rows[5] = (cli_option){CLI_ROW(0, "exact", CLI_FLAG, &options->exact, NULL,
                                    "only fuses that give the plain operators' bits")};
-    rows[5] =
+    rows[6] =
         (cli_option){CLI_ROW(0, "dot", CLI_CHOICE, &options->dot, "KIND",
                              "what q8_0 and q4_0 weights are multiplied with: 8-bit integers or floats"),
                      .choices = dots};
+}
+
+fb_dtype cli_model_kv(const cli_model_options *options) {
+    fb_dtype kv;
+    return fb_dtype_parse_kv(options->kv, options->act, &kv, NULL) == FB_OK ? kv : options->act;
 }
 
 void cli_model_session(const cli_model_options *options, fb_session_options *session) {
     fb_session_options_default(session);
     session->threads = (int32_t)options->threads;
     session->act = options->act;
+    session->kv = options->kv;
     session->isa = options->isa;
     session->fuse = options->fuse;
     session->exact = options->exact;

@@ -7,6 +7,7 @@
 typedef struct cli_model_options {
     int64_t threads; /* 0: all */
     fb_dtype act;
+    const char *kv;   /* "auto", "act" or a dtype */
     const char *isa;  /* NULL: the best */
     const char *fuse; /* "none", "all", "auto" or a list */
     const char *dot;  /* "q8" or "float" */
@@ -14,8 +15,11 @@ typedef struct cli_model_options {
 } cli_model_options;
 
 /* Sets the defaults and writes the rows whose targets are in `options`. */
-enum { CLI_MODEL_ROWS = 6 };
+enum { CLI_MODEL_ROWS = 7 };
 void cli_model_rows(cli_model_options *options, cli_option rows[CLI_MODEL_ROWS]);
+
+/* The dtype of the KV cache. */
+fb_dtype cli_model_kv(const cli_model_options *options);
 
 void cli_model_session(const cli_model_options *options, fb_session_options *session);
 

@@ -77,6 +77,12 @@ static void write_fuses(const fb_session *session, cli_json *json) {
     cli_json_close(json, '}');
 }
 
+static fb_dtype cache_dtype(const cli_generation *g) {
+    fb_dtype kv;
+    const fb_session_options *o = &g->session_options;
+    return fb_dtype_parse_kv(o->kv, o->act, &kv, NULL) == FB_OK ? kv : o->act;
+}
+
 void cli_report_stats(const cli_report *report, FILE *out) {
     const cli_generation *g = report->generation;
     figures f = measure(g);
@@ -94,6 +100,7 @@ void cli_report_stats(const cli_report *report, FILE *out) {
     fprintf(out, "threads          %d\n", g->threads);
     fprintf(out, "isa              %s\n", g->isa);
     fprintf(out, "act              %s\n", fb_dtype_name(g->session_options.act));
+    fprintf(out, "kv               %s\n", fb_dtype_name(cache_dtype(g)));
     print_fuses(g->session, out);
     if (g->step_barriers > 0) fprintf(out, "barriers         %" PRId64 " a step\n", g->step_barriers);
     fprintf(out, "seed             %" PRIu64 "\n", g->sampler_options.seed);
@@ -124,6 +131,7 @@ void cli_report_json(const cli_report *report, FILE *out) {
     cli_json_int(&json, "threads", g->threads);
     cli_json_string(&json, "isa", g->isa);
     cli_json_string(&json, "act", fb_dtype_name(g->session_options.act));
+    cli_json_string(&json, "kv", fb_dtype_name(cache_dtype(g)));
     write_fuses(g->session, &json);
     cli_json_real(&json, "barriers_per_step", g->step_barriers > 0 ? (double)g->step_barriers : NAN);
     cli_json_close(&json, '}');

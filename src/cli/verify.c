@@ -98,10 +98,9 @@ static int compare(const fb_model *model, const char *golden, const cli_model_op
 }
 
 #define NOTES                                                                                                \
-    "\nWith --golden, the model is compared with a reference answer. Without, its fuses are compared with "  \
-    "the\n"                                                                                                  \
-    "plain program: each that applies alone, all together and the planner's choice; or each of SPEC, then "  \
-    "SPEC.\n"
+    "\nWith --golden, the model is compared with a reference answer, whose cache was not rounded: there,\n"  \
+    "auto for --kv is act. Without, its fuses are compared with the plain program: each that applies\n"      \
+    "alone, all together and the planner's choice; or each of SPEC, then SPEC.\n"
 
 static int prove(const fb_model *model, const cli_model_options *options, bool as_json) {
     fb_error err;

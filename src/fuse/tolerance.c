@@ -7,11 +7,14 @@
  * differences seen on the goldens are a fifth of the tolerance in float32 and a third in 16 bits. */
 #define STEPS     4.0
 #define SUM_STEPS 12.0
+/* k and v alone, and averaged over positions: on the built-in model the largest difference is an eighth. */
+#define KV_STEPS 1.0
 
-static double unit(fb_dtype act) { return act == FB_F16 ? 0x1p-11 : act == FB_BF16 ? 0x1p-8 : 0x1p-24; }
+static double unit(fb_dtype t) { return t == FB_F16 ? 0x1p-11 : t == FB_BF16 ? 0x1p-8 : 0x1p-24; }
 
-double fb_fuse_tolerance(fb_dtype act, bool quantizes, int64_t layer) {
+double fb_fuse_tolerance(fb_dtype act, fb_dtype kv, bool quantizes, int64_t layer) {
     if (quantizes) act = FB_BF16;
     double steps = act == FB_F16 || act == FB_BF16 ? STEPS : SUM_STEPS;
-    return 2 * steps * unit(act) * sqrt(1.0 + (double)layer);
+    double cache = unit(kv) > unit(act) ? KV_STEPS * unit(kv) : 0;
+    return 2 * (steps * unit(act) + cache) * sqrt(1.0 + (double)layer);
 }

@@ -53,8 +53,13 @@ static void idle_program(fb_program *p) {
 }
 
 static fb_status time_engine(const fb_bound *bound, const fb_machine *m, double *seconds, fb_error *err) {
-    fb_backend_options options = {
-        .threads = 1, .act = m->act, .isa = m->isa, .capacity = 1, .chunk = 1, .epilogue_rows = 1};
+    fb_backend_options options = {.threads = 1,
+                                  .act = m->act,
+                                  .kv = m->act,
+                                  .isa = m->isa,
+                                  .capacity = 1,
+                                  .chunk = 1,
+                                  .epilogue_rows = 1};
     float logits[IDLE_WIDTH];
     int32_t id = 0;
     fb_step step = {.ids = &id, .rows = 1, .epilogue_rows = 1, .logits = logits};
@@ -113,6 +118,8 @@ typedef struct probe {
     {1, 1, 256, 0, 0}, { 1, 1, 2048, 0, 0 }
 #define PAST                                                                                                 \
     {1, 1, 32, 0, 255}, { 1, 1, 128, 0, 255 }
+#define PAST_MANY                                                                                            \
+    {64, 1, 32, 0, 192}, { 64, 1, 128, 0, 192 }
 
 static const probe probes[] = {
     {FB_TERM_ONE_F32, FB_OP_LINEAR, FB_F32, ONE},
@@ -135,9 +142,12 @@ static const probe probes[] = {
     {FB_TERM_GELU_TANH, FB_OP_GELU_TANH, FB_F32, ROW},
     {FB_TERM_SILU, FB_OP_SILU, FB_F32, ROW},
     {FB_TERM_SCORES, FB_OP_ATTN_SCORES, FB_F32, PAST},
+    {FB_TERM_SCORES_MANY, FB_OP_ATTN_SCORES, FB_F32, PAST_MANY},
     {FB_TERM_SOFTMAX, FB_OP_SOFTMAX, FB_F32, {1, 1, 32, 0, 70}, {1, 1, 32, 0, 518}},
     {FB_TERM_VALUES, FB_OP_ATTN_VALUES, FB_F32, PAST},
+    {FB_TERM_VALUES_MANY, FB_OP_ATTN_VALUES, FB_F32, PAST_MANY},
     {FB_TERM_FLASH, FB_OP_ATTN_FLASH, FB_F32, PAST},
+    {FB_TERM_FLASH_MANY, FB_OP_ATTN_FLASH, FB_F32, PAST_MANY},
     {FB_TERM_ROPE, FB_OP_ROPE, FB_F32, {1, 4, 32, 0, 0}, {1, 4, 256, 0, 0}},
     {FB_TERM_ROPE_RAGGED, FB_OP_ROPE, FB_F32, {1, 4, 8, 0, 0}, {1, 8, 8, 0, 0}},
     {FB_TERM_APPEND, FB_OP_KV_APPEND, FB_F32, {1, 4, 32, 0, 0}, {1, 4, 256, 0, 0}},
@@ -155,7 +165,7 @@ static double probe_calls(const probe *p, const probe_size *s) {
     case FB_OP_ATTN_SCORES:
     case FB_OP_ATTN_VALUES:
     case FB_OP_ATTN_FLASH:
-        return (double)(s->position + 1);
+        return (double)(s->rows * (s->position + 1) + s->rows * (s->rows - 1) / 2);
     default:
         return (double)(s->rows * s->heads);
     }
@@ -179,6 +189,13 @@ static double probe_units(const probe *p, const probe_size *s) {
     }
 }
 
+/* Other caches than the usual one cost about the same to compute with; their bytes are counted as they are.
+ */
+static fb_dtype probe_kv(fb_dtype act) {
+    fb_dtype kv;
+    return fb_dtype_parse_kv(NULL, act, &kv, NULL) == FB_OK ? kv : act;
+}
+
 static fb_view probe_view(float *data, fb_dtype dtype, int64_t heads, int64_t width) {
     return (fb_view){data, dtype, heads, width, heads * width, width};
 }
@@ -187,7 +204,8 @@ static void probe_call(const probe *p, const probe_size *s, fb_dtype act, float 
                        const double *frequencies, fb_call *call) {
     bool linear = p->kind == FB_OP_LINEAR || p->kind == FB_OP_HEAD_ARGMAX, soft = p->kind == FB_OP_SOFTMAX;
     fb_dtype angles = act == FB_F64 ? FB_F64 : FB_F32;
-    int64_t width = soft || p->kind == FB_OP_ATTN_VALUES ? s->position + 1 : s->width;
+    int64_t context = s->position + s->rows;
+    int64_t width = soft || p->kind == FB_OP_ATTN_VALUES ? context : s->width;
     memset(call, 0, sizeof *call);
     call->rows = s->rows;
     call->position = s->position;
@@ -197,15 +215,19 @@ static void probe_call(const probe *p, const probe_size *s, fb_dtype act, float 
     call->in[1] = probe_view(buffer[PROBE_IN2], p->kind == FB_OP_ROPE ? angles : act, s->heads, s->width);
     call->out[0] = probe_view(buffer[PROBE_OUT], act, s->heads, linear ? s->outputs : s->width);
     if (p->kind == FB_OP_HEAD_ARGMAX || p->kind == FB_OP_ROPE_ANGLES) call->out[0].dtype = angles;
-    if (soft || p->kind == FB_OP_ATTN_SCORES) call->out[0].width = call->out[0].row_stride = s->position + 1;
+    if (soft || p->kind == FB_OP_ATTN_SCORES) call->out[0].width = call->out[0].row_stride = context;
     bool pack = fb_pack_has(p->weight);
     call->weights[0] =
         (fb_weight){buffer[PROBE_WEIGHT], p->weight, linear ? s->outputs : 1, s->heads * s->width, pack};
     if (pack) call->attr.segment[0].dot = FB_DOT_GIVEN;
     if (pack) call->in[0].row_stride = fb_q8_floats(s->width);
     if (p->kind == FB_OP_LAYERNORM) call->weights[1] = call->weights[0];
-    call->kv = (fb_kv){buffer[PROBE_KV], buffer[PROBE_KV] + PROBE_FLOATS / 2, act, s->heads, s->position + 1,
-                       s->width};
+    call->kv = (fb_kv){.k = buffer[PROBE_KV],
+                       .v = buffer[PROBE_KV] + PROBE_FLOATS / 2,
+                       .dtype = probe_kv(act),
+                       .heads = s->heads,
+                       .capacity = (context + FB_KV_LANES - 1) / FB_KV_LANES * FB_KV_LANES,
+                       .width = s->width};
 }
 
 static double best_call(fb_cpu_kernel kernel, const fb_call *call, float *scratch) {
@@ -282,7 +304,7 @@ static fb_status measure_kernels(fb_machine *m, const fb_isa *isa, fb_error *err
     for (int b = 0; b < PROBE_BUFFERS; b++) {
         buffer[b] = (float *)memory + 2 * (int64_t)b * PROBE_FLOATS;
         /* Small numbers in every dtype; never subnormal, which would slow some machines down. */
-        fb_dtype dtype = b == PROBE_WEIGHT ? FB_F16 : m->act;
+        fb_dtype dtype = b == PROBE_WEIGHT ? FB_F16 : b == PROBE_KV ? probe_kv(m->act) : m->act;
         for (int64_t i = 0; i < PROBE_FLOATS; i++)
             fb_dtype_set(dtype, buffer[b], i, 0.25 + 0.01 * (double)(i % 7));
     }

@@ -16,6 +16,9 @@ typedef struct counting {
 /* Lanes share outputs and columns in whole multiples of this (the kernels' GRAIN). */
 #define GRAIN 16
 
+/* Queries of a KV head from which attention widens keys and values once for all of them. */
+#define MANY_QUERIES 9
+
 /* ---- sizes -------------------------------------------------------------------------------------------- */
 
 static int64_t busiest(int64_t count, int64_t grain, int32_t lanes) {
@@ -87,7 +90,7 @@ static void count_weights(counting *c) {
 /* `halves`: 1 for k or v, 2 for both. */
 static int64_t kv_bytes(const counting *c, int64_t positions, int halves) {
     const fb_program *p = c->program;
-    return halves * positions * p->kv_heads * p->head_dim * fb_dtype_size(c->shape.act);
+    return halves * positions * p->kv_heads * p->head_dim * fb_dtype_size(c->shape.kv);
 }
 
 /* ---- ops ---------------------------------------------------------------------------------------------- */
@@ -276,11 +279,15 @@ static void count_attention(counting *c) {
         c->cost.streams = ceil((double)p->kv_heads * part) * (fused ? 2 : 1);
     }
     if (kind == FB_OP_SOFTMAX || fused) c->cost.flops += seen * (3 + FB_FLOPS_FUNCTION);
-    if (kind == FB_OP_ATTN_FLASH) add_work(c, FB_TERM_FLASH, positions, macs);
-    if (kind == FB_OP_ATTN_SCORES || kind == FB_OP_ATTN_ROWS) add_work(c, FB_TERM_SCORES, positions, macs);
+    /* The terms for many follow those for one. attn_rows takes a few at a time, whatever there is. */
+    int many = kind != FB_OP_ATTN_ROWS && c->shape.rows * heads / p->kv_heads >= MANY_QUERIES;
+    if (kind == FB_OP_ATTN_FLASH) add_work(c, FB_TERM_FLASH + many, positions, macs);
+    if (kind == FB_OP_ATTN_SCORES || kind == FB_OP_ATTN_ROWS)
+        add_work(c, FB_TERM_SCORES + many, positions, macs);
     if (kind == FB_OP_SOFTMAX || kind == FB_OP_ATTN_ROWS)
         add_work(c, FB_TERM_SOFTMAX, (double)(heads * c->shape.rows) * part, positions);
-    if (kind == FB_OP_ATTN_VALUES || kind == FB_OP_ATTN_ROWS) add_work(c, FB_TERM_VALUES, positions, macs);
+    if (kind == FB_OP_ATTN_VALUES || kind == FB_OP_ATTN_ROWS)
+        add_work(c, FB_TERM_VALUES + many, positions, macs);
 }
 
 /* ---- the table ---------------------------------------------------------------------------------------- */

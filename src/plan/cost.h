@@ -30,9 +30,12 @@
     X(GELU_TANH, gelu_tanh, "row", "element")                                                                \
     X(SILU, silu, "row", "element")                                                                          \
     X(SCORES, scores, "position", "multiply-add")                                                            \
+    X(SCORES_MANY, scores_many, "position", "multiply-add, many queries of a KV head")                       \
     X(SOFTMAX, softmax, "row", "position")                                                                   \
     X(VALUES, values, "position", "multiply-add")                                                            \
+    X(VALUES_MANY, values_many, "position", "multiply-add, many queries of a KV head")                       \
     X(FLASH, flash, "position", "multiply-add with k and with v")                                            \
+    X(FLASH_MANY, flash_many, "position", "multiply-add with k and with v, many queries of a KV head")       \
     X(ROPE, rope, "head", "element")                                                                         \
     X(ROPE_RAGGED, rope_ragged, "head whose rotating halves are no whole vectors", "-")                      \
     X(APPEND, append, "head", "element of k")                                                                \
@@ -51,7 +54,7 @@ typedef struct fb_shape {
     int64_t rows, position;
     int64_t epilogue_rows;
     int32_t lanes;
-    fb_dtype act;
+    fb_dtype act, kv; /* of what ops store, and of the cache */
 } fb_shape;
 
 typedef struct fb_work {

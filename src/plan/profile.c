@@ -13,9 +13,12 @@ fb_status fb_runner_open(fb_runner *r, const fb_model *model, const fb_session_o
                          const fb_plan_options *plan, int64_t capacity, bool profile, fb_error *err) {
     memset(r, 0, sizeof *r);
     r->model = model;
+    fb_dtype kv;
+    FB_TRY(fb_dtype_parse_kv(options->kv, options->act, &kv, err));
     FB_TRY(fb_plan_make(&model->spec->program, plan, &r->plan, err));
     fb_backend_options backend = {.threads = options->threads,
                                   .act = options->act,
+                                  .kv = kv,
                                   .isa = options->isa,
                                   .profile = profile,
                                   .capacity = capacity,
@@ -76,15 +79,15 @@ fb_status fb_runner_decode(fb_runner *r, double *seconds, fb_error *err) {
 
 /* ---- counting ----------------------------------------------------------------------------------------- */
 
-int fb_request_shapes(const fb_plan_request *q, int32_t lanes, fb_dtype act, fb_shape *shapes) {
+int fb_request_shapes(const fb_plan_request *q, int32_t lanes, fb_dtype act, fb_dtype kv, fb_shape *shapes) {
     if (!q->prefill) {
-        shapes[0] = (fb_shape){1, q->prompt + q->gen / 2, 1, lanes, act};
+        shapes[0] = (fb_shape){1, q->prompt + q->gen / 2, 1, lanes, act, kv};
         return 1;
     }
     int count = 0;
     for (int64_t at = 0; at < q->prompt && count < FB_MAX_SHAPES; at += FB_RUNNER_CHUNK) {
         int64_t left = q->prompt - at, rows = left < FB_RUNNER_CHUNK ? left : FB_RUNNER_CHUNK;
-        shapes[count++] = (fb_shape){rows, at, rows == left, lanes, act};
+        shapes[count++] = (fb_shape){rows, at, rows == left, lanes, act, kv};
     }
     return count;
 }

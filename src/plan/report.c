@@ -40,12 +40,14 @@ static fb_status prepare(making *m, fb_error *err) {
     const fb_session_options *o = m->session;
     const fb_plan_request *q = m->request;
     bool automatic;
+    fb_dtype kv;
     FB_TRY(check_request(m->model, q, err));
     FB_TRY(fb_fuse_parse(o->fuse ? o->fuse : "auto", &m->options.fuses, &automatic, err));
     if (o->threads < 0 || o->threads > FB_POOL_MAX_LANES)
         return fb_fail(err, FB_ERROR_USAGE, "threads: %d (0 to %d)", o->threads, FB_POOL_MAX_LANES);
+    FB_TRY(fb_dtype_parse_kv(o->kv, o->act, &kv, err));
     FB_TRY(fb_machine_get(q->cache, q->calibrate, o->threads, o->isa, o->act, &m->machine, err));
-    m->shape_count = fb_request_shapes(q, m->machine.lanes, o->act, m->shapes);
+    m->shape_count = fb_request_shapes(q, m->machine.lanes, o->act, kv, m->shapes);
     m->options.exact = o->exact;
     m->options.greedy = true;
     m->options.float_dot = fb_float_dot(o);

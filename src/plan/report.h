@@ -32,7 +32,8 @@ fb_status fb_profile_measure(fb_profile *profile, fb_runner *runner, const fb_pl
 
 /* The shapes of the steps that a request is about: of decoding one, in the middle; of a prefill all. */
 #define FB_MAX_SHAPES 1024
-int fb_request_shapes(const fb_plan_request *request, int32_t lanes, fb_dtype act, fb_shape *shapes);
+int fb_request_shapes(const fb_plan_request *request, int32_t lanes, fb_dtype act, fb_dtype kv,
+                      fb_shape *shapes);
 
 /* Prices every fuse of the table alone, and says why it is kept or left. */
 fb_status fb_plan_price_fuses(fb_plan_report *report, const fb_model *model, const fb_machine *machine,

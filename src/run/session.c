@@ -17,6 +17,7 @@
 struct fb_session {
     const fb_model *model;
     fb_session_options options;
+    fb_dtype kv; /* what options.kv means */
     const fb_backend *backend;
     fb_plan plan;
     fb_engine *engine;
@@ -67,8 +68,12 @@ static fb_status choose(const fb_session *s, fb_plan_options *options, fb_error 
     int32_t lanes = o->threads ? o->threads : fb_pool_cores();
     if (!o->machine || !fb_machine_load(o->machine, lanes, o->isa, o->act, &machine))
         fb_machine_assume(&machine, lanes, o->act);
-    fb_shape shape = {
-        .rows = 1, .position = o->capacity / 2, .epilogue_rows = 1, .lanes = lanes, .act = o->act};
+    fb_shape shape = {.rows = 1,
+                      .position = o->capacity / 2,
+                      .epilogue_rows = 1,
+                      .lanes = lanes,
+                      .act = o->act,
+                      .kv = s->kv};
     return fb_plan_choose(&s->model->spec->program, s->model->weights, &machine, &shape, options, err);
 }
 
@@ -85,11 +90,13 @@ static fb_status make_plan(fb_session *s, fb_error *err) {
 
 static fb_status start(fb_session *s, fb_error *err) {
     FB_TRY(check_options(s->model, &s->options, err));
+    FB_TRY(fb_dtype_parse_kv(s->options.kv, s->options.act, &s->kv, err));
     FB_TRY(make_plan(s, err));
     FB_TRY(reserve_logits(s, 1, err));
     const fb_session_options *o = &s->options;
     fb_backend_options options = {.threads = o->threads,
                                   .act = o->act,
+                                  .kv = s->kv,
                                   .isa = o->isa,
                                   .profile = o->profile,
                                   .capacity = o->capacity,

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/dtype.h"
 #include "fuse/tolerance.h"
 #include "model/model.h"
 #include "verify/tape.h"
@@ -20,6 +21,7 @@
 typedef struct proof {
     const fb_model *model;
     const fb_session_options *options;
+    fb_dtype kv;
     fb_script script;
     fb_tape plain, truth;
     double vs_truth, perplexity; /* of plain */
@@ -93,8 +95,8 @@ static void compare_states(const proof *p, const fb_tape *tape, fb_fusion_row *r
         bool logits = s == states;
         const float *have = logits ? tape->logits : tape->hidden + s * each;
         const float *want = logits ? p->plain.logits : p->plain.hidden + s * each;
-        double limit =
-            row->bit ? 0 : fb_fuse_tolerance(p->options->act, fb_model_quantizes(p->model, p->options), s);
+        bool quantizes = fb_model_quantizes(p->model, p->options);
+        double limit = row->bit ? 0 : fb_fuse_tolerance(p->options->act, p->kv, quantizes, s);
         fb_verify_row *at = &row->layers[s];
         at->layer = s;
         bool same = compare(have, want, logits ? tape->tokens * tape->vocab : each, limit, at);
@@ -234,6 +236,7 @@ static fb_status prove_all(proof *p, fb_error *err) {
 static fb_status run_plain(proof *p, fb_error *err) {
     fb_model_info info;
     fb_model_get_info(p->model, &info);
+    FB_TRY(fb_dtype_parse_kv(p->options->kv, p->options->act, &p->kv, err));
     FB_TRY(fb_script_make(p->model, p->options->chunk, &p->script, err));
     fb_session_options o = *p->options;
     o.fuse = "none";

@@ -126,6 +126,7 @@ static fb_status record(const fb_model *model, const fb_session_options *options
     int64_t chunk = how == GREEDY ? s->prompt : s->chunk;
     fb_session_options o = {.threads = options->threads,
                             .act = options->act,
+                            .kv = options->kv,
                             .fuse = options->fuse,
                             .exact = options->exact,
                             .float_dot = options->float_dot,

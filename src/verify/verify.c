@@ -17,11 +17,11 @@
  * sqrt(1 + layers), the largest error below 2.5 times u sqrt(1 + layers) of the largest element. */
 #define ROUNDING_STEPS 4
 
-static double half_ulp(fb_dtype act) { return act == FB_F16 ? 0x1p-11 : act == FB_BF16 ? 0x1p-8 : 0; }
+static double half_ulp(fb_dtype t) { return t == FB_F16 ? 0x1p-11 : t == FB_BF16 ? 0x1p-8 : 0; }
 
 typedef struct comparison {
     const fb_golden *golden;
-    fb_dtype act;
+    double half_ulp; /* of the coarser of activations and cache; 0 for float32 */
     fb_verify_report *report;
     double *error2, *norm2; /* by layer: sums of squares */
 } comparison;
@@ -42,7 +42,7 @@ static double largest(const fb_tensor_entry *entry) {
 
 static void conclude(const comparison *c, fb_verify_row *row, const fb_tensor_entry *want, int64_t layer,
                      double error2, double norm2, double f32_limit) {
-    double rounding = ROUNDING_STEPS * half_ulp(c->act) * sqrt(1.0 + (double)layer);
+    double rounding = ROUNDING_STEPS * c->half_ulp * sqrt(1.0 + (double)layer);
     row->layer = layer;
     row->limit = f32_limit + rounding * largest(want);
     row->rel = norm2 > 0 ? sqrt(error2 / norm2) : sqrt(error2);
@@ -98,7 +98,7 @@ static fb_status compare_greedy(comparison *c, fb_session *session, fb_error *er
         int64_t want = fb_golden_int(g->greedy, i), have = argmax(logits, vocab);
         if (have == want)
             r->greedy_equal++;
-        else if (half_ulp(c->act) > 0 && (double)logits[have] - (double)logits[want] <= 2 * r->logits.limit)
+        else if (c->half_ulp > 0 && (double)logits[have] - (double)logits[want] <= 2 * r->logits.limit)
             r->greedy_near++;
         if (i + 1 < r->greedy_tokens) FB_TRY(fb_session_decode(session, (int32_t)want, err));
     }
@@ -136,6 +136,11 @@ static fb_status run(comparison *c, fb_session *session, const int32_t *ids, fb_
     return FB_OK;
 }
 
+/* The golden's cache was not rounded: neither is ours, unless that is asked for. */
+static const char *kv_of(const fb_session_options *o) {
+    return o->kv && strcmp(o->kv, "auto") != 0 ? o->kv : "act";
+}
+
 static fb_status compare_all(comparison *c, const fb_model *model, const fb_session_options *options,
                              fb_error *err) {
     const fb_golden *g = c->golden;
@@ -143,6 +148,7 @@ static fb_status compare_all(comparison *c, const fb_model *model, const fb_sess
     if (!ids) return fb_fail_memory(err, "ids", g->tokens * (int64_t)sizeof *ids);
     for (int64_t i = 0; i < g->tokens; i++) ids[i] = (int32_t)fb_golden_int(g->ids, i);
     fb_session_options o = *options;
+    o.kv = kv_of(options);
     o.capacity = g->tokens + (g->greedy ? g->greedy->count : 0);
     o.all_logits = true;
     o.on_hidden = on_hidden;
@@ -166,7 +172,9 @@ static fb_status compare_all(comparison *c, const fb_model *model, const fb_sess
 
 static fb_status make_report(const fb_golden *g, const fb_model *model, const fb_session_options *options,
                              fb_verify_report *r, fb_error *err) {
-    comparison c = {.golden = g, .act = options->act, .report = r};
+    fb_dtype kv;
+    FB_TRY(fb_dtype_parse_kv(kv_of(options), options->act, &kv, err));
+    comparison c = {.golden = g, .half_ulp = fmax(half_ulp(options->act), half_ulp(kv)), .report = r};
     r->tokens = g->tokens;
     r->layers = g->layers;
     r->rows = calloc((size_t)g->layers, sizeof *r->rows);

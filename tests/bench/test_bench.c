@@ -44,28 +44,29 @@ static void ids_are_the_same_every_time(void **state) {
     fb_model_free(model);
 }
 
+#define TIGHT fb_fuse_tolerance(FB_F32, FB_F32, false, 2)
+
 static void differences(void **state) {
     (void)state;
     const float a[] = {1, -4, 0}, b[] = {1, -4, -0.0f}, c[] = {1, -3.5f, 0}, bad[] = {1, NAN, 0};
     fb_bench_difference d = {.bit_identical = true};
     fb_bench_compare(&d, a, a, 3);
     assert_true(d.bit_identical && d.max_abs == 0 && d.largest == 4);
-    assert_true(fb_bench_agrees(&d, true, fb_fuse_tolerance(FB_F32, false, 2)));
+    assert_true(fb_bench_agrees(&d, true, TIGHT));
     fb_bench_compare(&d, a, b, 3);
     assert_true(!d.bit_identical && d.max_abs == 0); /* -0 is not 0 */
-    assert_false(fb_bench_agrees(&d, true, fb_fuse_tolerance(FB_F32, false, 2)));
-    assert_true(fb_bench_agrees(&d, false, fb_fuse_tolerance(FB_F32, false, 2)));
+    assert_false(fb_bench_agrees(&d, true, TIGHT));
+    assert_true(fb_bench_agrees(&d, false, TIGHT));
     fb_bench_compare(&d, a, c, 3);
     assert_true(d.max_abs == 0.5);
-    assert_false(fb_bench_agrees(&d, false, fb_fuse_tolerance(FB_F32, false, 2)));
+    assert_false(fb_bench_agrees(&d, false, TIGHT));
     fb_bench_compare(&d, a, bad, 3);
     fb_bench_compare(&d, a, a, 3);
     assert_true(isnan(d.max_abs)); /* and stays so */
-    assert_false(fb_bench_agrees(&d, false, fb_fuse_tolerance(FB_BF16, false, 2)));
+    assert_false(fb_bench_agrees(&d, false, fb_fuse_tolerance(FB_BF16, FB_BF16, false, 2)));
     d = (fb_bench_difference){.bit_identical = true};
     fb_bench_compare(&d, bad, bad, 3);
-    assert_false(
-        fb_bench_agrees(&d, true, fb_fuse_tolerance(FB_F32, false, 2))); /* the same NaN is no agreement */
+    assert_false(fb_bench_agrees(&d, true, TIGHT)); /* the same NaN is no agreement */
 }
 
 static void ratios_are_paired(void **state) {
@@ -85,10 +86,16 @@ static void tokens_may_differ_in_a_tie_only(void **state) {
     assert_true(d.bit_identical);
     fb_bench_compare_best(&d, logits, 0, 1);
     assert_false(d.bit_identical);
-    assert_false(fb_bench_agrees(&d, true, fb_fuse_tolerance(FB_F32, false, 2)));
-    assert_true(fb_bench_agrees(&d, false, fb_fuse_tolerance(FB_F32, false, 2)));
+    assert_false(fb_bench_agrees(&d, true, TIGHT));
+    assert_true(fb_bench_agrees(&d, false, TIGHT));
     fb_bench_compare_best(&d, logits, 0, 2);
-    assert_false(fb_bench_agrees(&d, false, fb_fuse_tolerance(FB_F32, false, 2)));
+    assert_false(fb_bench_agrees(&d, false, TIGHT));
+    /* A cache of 16 bits allows 2 * 2^-11 * sqrt(3) * 4 more. */
+    d = (fb_bench_difference){.largest = 4, .max_abs = 6.7e-3};
+    assert_false(fb_bench_agrees(&d, false, TIGHT));
+    assert_true(fb_bench_agrees(&d, false, fb_fuse_tolerance(FB_F32, FB_F16, false, 2)));
+    d.max_abs = 6.9e-3;
+    assert_false(fb_bench_agrees(&d, false, fb_fuse_tolerance(FB_F32, FB_F16, false, 2)));
 }
 
 /* ---- variants ---- */

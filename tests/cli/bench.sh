@@ -6,7 +6,7 @@ small="--prompt 8 --gen 4 --reps 3"
 model=tests/data/golden/neox-parallel
 
 succeeds "bench: none and auto" bench $model $small
-matches "bench: what was measured" "$work/out" "^$model: prompt 8, gen 4, 3 repetitions, [0-9]+ threads?, [a-z0-9]+, act f32\$"
+matches "bench: what was measured" "$work/out" "^$model: prompt 8, gen 4, 3 repetitions, [0-9]+ threads?, [a-z0-9]+, act f32, kv f16\$"
 matches "bench: the check" "$work/out" '^check: auto against none: 5 of 5 greedy tokens equal, logits (bit-identical|within [0-9.e-]+)$'
 for name in none auto; do matches "bench: decode of $name" "$work/out" "^$name +[0-9.]+ \([0-9.]+ to [0-9.]+\) +[0-9.]+ +[0-9]+( |\$)"; done
 matches "bench: a ratio with its interval" "$work/out" '^auto .* [0-9.]+x \[[0-9.]+, [0-9.]+\]$'
@@ -20,7 +20,7 @@ matches "bench: the defaults" "$work/out" ': prompt 64, gen 64, 1 repetition,'
 succeeds "bench --json" bench $model $small --compare none,all --json --exact
 is "bench --json: one line" "$(wc -l <"$work/out")" 1
 for name in '"ok":true' '"machine":\{"cpu":("[^"]+"|null),"cores":[0-9]+,"memory_bytes":[0-9]+\}' '"version":"[0-9.]+"' '"commit":"[^"]+"' \
-    '"date":"20[0-9-]+T[0-9:]+Z"' '"threads":[0-9]+' '"isa":"[a-z0-9]+"' '"act":"f32"' '"exact":true' '"prompt":8,"gen":4,"reps":3,"quiet":(true|false)' \
+    '"date":"20[0-9-]+T[0-9:]+Z"' '"threads":[0-9]+' '"isa":"[a-z0-9]+"' '"act":"f32"' '"kv":"f16"' '"exact":true' '"prompt":8,"gen":4,"reps":3,"quiet":(true|false)' \
     '"fuse":"all","agrees":true,"tokens_equal":5,"bit_identical":true,"max_abs":0' \
     '"tpot_ms":\{"median":[0-9.e-]+,"p10":[0-9.e-]+,"p90":[0-9.e-]+,"samples":\[[0-9.e-]+,[0-9.e-]+,[0-9.e-]+\]\}' \
     '"tpot_ratio":\{"median":[0-9.e+-]+,"ci":\[[0-9.e+-]+,[0-9.e+-]+\],"confidence":0.75\}'; do

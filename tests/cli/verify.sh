@@ -20,7 +20,7 @@ matches "--json: ok" "$work/out" '^\{"ok":true,'
 matches "--json: layers" "$work/out" '"layers":\[\{"layer":0,"max_abs":[0-9.e-]+,"rel":[0-9.e-]+,'
 matches "--json: logits_max_abs" "$work/out" '"logits_max_abs":[0-9.e-]+,'
 is "--json: greedy_match" "$(member greedy_match "$work/out")" true
-for options in "--act f16" "--act bf16" "--threads 1" "--isa portable" "--isa ref"; do
+for options in "--act f16" "--act bf16" "--threads 1" "--isa portable" "--isa ref" "--kv f16" "--kv bf16"; do
     succeeds "$options" verify $case --golden $case/golden.safetensors $options
 done
 

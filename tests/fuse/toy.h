@@ -135,7 +135,7 @@ static inline void toy_run(const fb_program *p, const fb_weight *weights, fb_dty
                            float *logits) {
     fb_bound bound = {p, weights};
     fb_backend_options options = {
-        .threads = threads, .act = act, .capacity = TOY_CAPACITY, .chunk = 6, .epilogue_rows = 6};
+        .threads = threads, .act = act, .kv = act, .capacity = TOY_CAPACITY, .chunk = 6, .epilogue_rows = 6};
     fb_engine *engine;
     fb_error err;
     assert_ok(fb_backend_cpu.open(&bound, &options, &engine, &err), &err);

@@ -51,7 +51,7 @@ static void assert_cost(fb_cost c, int64_t weights, int64_t read, int64_t writte
     assert_int_equal(c.flops, flops);
 }
 
-static const fb_shape step = {1, 9, 1, 2, FB_F32}; /* sees ten positions */
+static const fb_shape step = {1, 9, 1, 2, FB_F32, FB_F32}; /* sees ten positions */
 
 static void counts_neox(void **state) {
     (void)state;
@@ -88,7 +88,7 @@ static void counts_llama(void **state) {
 static void counts_gpt2_in_prefill(void **state) {
     (void)state;
     opened o = open_case("gpt2", 0);
-    const fb_shape many = {5, 0, 1, 2, FB_F32}; /* 1 + 2 + 3 + 4 + 5 positions seen */
+    const fb_shape many = {5, 0, 1, 2, FB_F32, FB_F32}; /* 1 + 2 + 3 + 4 + 5 positions seen */
     assert_cost(cost_of(&o, FB_PROLOGUE, FB_OP_EMBED_POSITION, 0, &many), 5 * 64 * 2, 0, 5 * 64 * 4, 0, 0);
     assert_cost(cost_of(&o, FB_BODY, FB_OP_ATTN_SCORES, 0, &many), 0, 5 * 64 * 4, 4 * 15 * 4, 5 * 64 * 4,
                 2 * 15 * 64);
@@ -109,6 +109,17 @@ static void counts_fused(void **state) {
                 4 * 10 * 64 + 4 * 10 * (3 + FB_FLOPS_FUNCTION));
     /* A lane's best and its column. */
     assert_int_equal(cost_of(&o, FB_EPILOGUE, FB_OP_HEAD_ARGMAX, 0, &step).act_written, 2 * 8);
+    close_case(&o);
+}
+
+/* A cache of 16 bits under float32 activations: half the bytes of the cache, as many of everything else. */
+static void counts_the_cache(void **state) {
+    (void)state;
+    const fb_shape half = {1, 9, 1, 2, FB_F32, FB_F16};
+    opened o = open_case("neox-parallel", FB_FUSE_ALL);
+    assert_cost(cost_of(&o, FB_BODY, FB_OP_ATTN_FLASH, 0, &half), 0, 64 * 4, 64 * 4, 2 * 10 * 64 * 2,
+                4 * 10 * 64 + 4 * 10 * (3 + FB_FLOPS_FUNCTION));
+    assert_int_equal(cost_of(&o, FB_BODY, FB_OP_ROPE_KV, 0, &half).kv_bytes, 2 * 64 * 2);
     close_case(&o);
 }
 
@@ -138,6 +149,7 @@ int main(void) {
         cmocka_unit_test(counts_llama),
         cmocka_unit_test(counts_gpt2_in_prefill),
         cmocka_unit_test(counts_fused),
+        cmocka_unit_test(counts_the_cache),
         cmocka_unit_test(fusing_keeps_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

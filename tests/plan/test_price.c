@@ -30,7 +30,7 @@ static double total(const fb_model *model, uint32_t fuses, const fb_machine *m, 
 static void totals_add_up(void **state) {
     (void)state;
     fb_model *model = open_model(FBT_STORYTELLER);
-    fb_shape shape = {1, 99, 1, 2, FB_F32};
+    fb_shape shape = {1, 99, 1, 2, FB_F32, FB_F32};
     fb_price *price = malloc(sizeof *price);
     fb_machine m;
     assert_non_null(price);
@@ -54,7 +54,7 @@ static void totals_add_up(void **state) {
 
 static uint32_t chosen(const fb_model *model, const fb_machine *m) {
     fb_plan_options options = {.fuses = FB_FUSE_ALL, .greedy = true};
-    fb_shape shape = {1, 60, 1, m->lanes, FB_F32};
+    fb_shape shape = {1, 60, 1, m->lanes, FB_F32, FB_F32};
     fb_error err;
     assert_ok(fb_plan_choose(&model->spec->program, model->weights, m, &shape, &options, &err), &err);
     fb_price *price = malloc(sizeof *price);
@@ -114,7 +114,7 @@ static void choosing_is_cheap(void **state) {
     for (int i = 0; i < 20; i++) {
         double began = fb_now();
         fb_plan_options options = {.fuses = FB_FUSE_ALL, .greedy = true};
-        fb_shape shape = {1, 60, 1, 2, FB_F32};
+        fb_shape shape = {1, 60, 1, 2, FB_F32, FB_F32};
         assert_int_equal(fb_plan_choose(&model->spec->program, model->weights, &m, &shape, &options, NULL),
                          FB_OK);
         best = fmin(best, fb_now() - began);

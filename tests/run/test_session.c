@@ -12,6 +12,7 @@
 enum { TOKENS = 24 };
 
 static const fb_dtype acts[] = {FB_F32, FB_F16, FB_BF16};
+static const char *const caches[] = {"auto", "f32", "bf16"};
 
 static fb_model *open_case(const char *name) {
     char *path = fbt_format(FBT_GOLDENS "/%s", name);
@@ -123,14 +124,18 @@ static void check_decode(const fb_model *model, const fb_session_options *option
 static void one_answer(void **state) {
     fb_model *model = open_case(*state);
     for (const fb_isa *isa = fb_isa_table; isa->name; isa++)
-        for (size_t a = 0; a < sizeof acts / sizeof *acts; a++) {
-            if (!isa->available() || (acts[a] != FB_F32 && strcmp(isa->name, "ref") == 0)) continue;
+        for (size_t a = 0; a < sizeof acts / sizeof *acts + 2; a++) {
+            /* Each activation dtype with its own cache, then float32 with the others. */
+            fb_dtype act = a < 3 ? acts[a] : FB_F32;
+            const char *kv = a < 3 ? "auto" : caches[a - 2];
+            if (!isa->available() || (a > 0 && strcmp(isa->name, "ref") == 0)) continue;
             fb_session_options options;
             fb_session_options_default(&options);
             options.threads = 1;
             options.isa = isa->name;
-            options.act = acts[a];
-            print_message("# %s, %s\n", isa->name, fb_dtype_name(acts[a]));
+            options.act = act;
+            options.kv = kv;
+            print_message("# %s, %s, cache %s\n", isa->name, fb_dtype_name(act), kv);
             float *logits = logits_of(model, options, TOKENS);
             assert_int_equal(fbt_count_nan(logits, TOKENS * vocab_of(model)), 0);
             assert_same(model, logits, logits_of(model, options, TOKENS), "a second run");
@@ -139,6 +144,48 @@ static void one_answer(void **state) {
             check_decode(model, &options, logits);
             free(logits);
         }
+    fb_model_free(model);
+}
+
+/* The cache is what the option says, and nothing else is: "auto" is f16 under float32; another cache is
+ * another answer, near the unrounded one. */
+static void cache_dtypes(void **state) {
+    (void)state;
+    fb_model *model = open_case("llama-gqa-tied");
+    int64_t count = TOKENS * vocab_of(model);
+    fb_session_options options;
+    fb_session_options_default(&options);
+    options.kv = "f32";
+    float *exact = logits_of(model, options, TOKENS);
+    options.kv = "act";
+    assert_same(model, exact, logits_of(model, options, TOKENS), "act is f32");
+    options.kv = "f16";
+    float *half = logits_of(model, options, TOKENS);
+    options.kv = NULL;
+    assert_same(model, half, logits_of(model, options, TOKENS), "auto is f16");
+    options.kv = "bf16";
+    float *brain = logits_of(model, options, TOKENS);
+    double errors[2] = {0}, norm = 0;
+    for (int64_t i = 0; i < count; i++) {
+        errors[0] += pow((double)half[i] - (double)exact[i], 2);
+        errors[1] += pow((double)brain[i] - (double)exact[i], 2);
+        norm += pow((double)exact[i], 2);
+    }
+    for (int i = 0; i < 2; i++) {
+        double relative = sqrt(errors[i] / norm), unit = i ? 0x1p-8 : 0x1p-11;
+        if (!(relative > unit / 64 && relative < unit)) fail_msg("cache %d: off by %g", i, relative);
+    }
+    /* The reference kernels have it, too, and there all 64 bits. */
+    options.isa = "ref";
+    options.act = FB_F64;
+    options.kv = "auto";
+    float *truth = logits_of(model, options, TOKENS);
+    options.kv = "f64";
+    assert_same(model, truth, logits_of(model, options, TOKENS), "auto is f64");
+    free(exact);
+    free(half);
+    free(brain);
+    free(truth);
     fb_model_free(model);
 }
 
@@ -314,6 +361,9 @@ static void bad_options(void **state) {
     REFUSE("act|4", o.act = FB_DTYPE_COUNT);
     REFUSE("act|-1", o.act = (fb_dtype)-1);
     REFUSE("isa|mmx|portable", o.isa = "mmx");
+    REFUSE("kv|i8|auto|bf16", o.kv = "i8");
+    REFUSE("kv|q8_0|auto|bf16", o.kv = "q8_0");
+    REFUSE("kv|f64|ref", o.kv = "f64");
 #undef REFUSE
     fb_session *session = create(model, NULL);
     assert_true(fb_session_threads(session) >= 1);
@@ -510,6 +560,7 @@ int main(void) {
         {"one answer: llama-gqa-tied", one_answer, NULL, NULL, (void *)(uintptr_t) "llama-gqa-tied"},
         {"one answer: llama-mha", one_answer, NULL, NULL, (void *)(uintptr_t) "llama-mha"},
         {"one answer: gpt2", one_answer, NULL, NULL, (void *)(uintptr_t) "gpt2"},
+        cmocka_unit_test(cache_dtypes),
         cmocka_unit_test(hidden_states),
         cmocka_unit_test(watching_is_free),
         cmocka_unit_test(stopping),

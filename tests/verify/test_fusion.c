@@ -116,6 +116,8 @@ static void every_model(void **state) {
                     continue;
                 fb_session_options o = {.threads = 2, .act = (fb_dtype)act, .exact = exact, .fuse = "auto"};
                 prove(&expected[i], &o);
+                o.kv = act == FB_F32 ? "act" : act == FB_F16 ? "f32" : "f16";
+                if (i % 4 == 0) prove(&expected[i], &o);
             }
 }
 
@@ -263,8 +265,12 @@ static void threads_and_chunks(void **state) {
         for (int act = FB_F32; act <= FB_BF16; act++)
             for (int exact = 0; exact <= 1; exact++) {
                 if (expected[m].layers > 3 && exact) continue; /* enough of the larger one */
-                fb_session_options whole = {
-                    .threads = 1, .act = (fb_dtype)act, .exact = exact, .fuse = "all", .chunk = PROMPT};
+                fb_session_options whole = {.threads = 1,
+                                            .act = (fb_dtype)act,
+                                            .kv = m % 2 ? "act" : "auto",
+                                            .exact = exact,
+                                            .fuse = "all",
+                                            .chunk = PROMPT};
                 int64_t vocab;
                 float *base = run(model, whole, &vocab, NULL);
                 for (int threads = 2; threads <= 3; threads++) {

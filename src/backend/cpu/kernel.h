@@ -33,6 +33,19 @@ static inline int64_t fb_linear_input(int64_t rows, int64_t cols) { return rows 
  * nor the number of rows: a step gives the same bits however it is split. */
 typedef void (*fb_cpu_kernel)(const fb_call *call, const fb_lane *lane);
 
+/* Attention takes up to FB_ATTN_UNIT queries of a KV head at a time (attn_rows: FB_ATTN_ROWS) through blocks
+ * of FB_ATTN_BLOCK positions: enough of them that a block's maximum, sum and exponentials, which wait for
+ * each other, do not show, few enough that its keys, widened, stay in the first-level cache. */
+#define FB_ATTN_UNIT  64
+#define FB_ATTN_BLOCK 128
+#define FB_ATTN_ROWS  4
+
+/* Floats of scratch that attention's kernels need. */
+static inline int64_t fb_attention_scratch(int64_t width, int64_t capacity) {
+    return (2 * FB_ATTN_UNIT + FB_ATTN_BLOCK) * (width + 16) + FB_ATTN_UNIT * FB_ATTN_BLOCK +
+           (FB_ATTN_ROWS + 1) * (capacity + 32);
+}
+
 #define FB_GLUE_(a, b) a##b
 #define FB_GLUE(a, b)  FB_GLUE_(a, b)
 #ifdef FB_ISA

@@ -52,34 +52,48 @@ void FB_KERNEL(rope)(const fb_call *call, const fb_lane *lane) {
     }
 }
 
+/* k and v of one head and token become the cache's at `position`, rounded to its dtype. */
+FB_INLINE void append(const fb_kv *kv, int64_t head, int64_t position, fb_dtype t, const void *k,
+                      const void *v) {
+    uint8_t *key = fb_key_at(kv, head, position), *value = fb_value_at(kv, head, position);
+    int64_t width = kv->width;
+    FB_FOR_DTYPE(
+        kv->dtype, T, const size_t size = T == FB_F32 ? 4 : 2; for (int64_t i = 0; i < width; i += VW) {
+            uint8_t x[VW * 4];
+            vf_put(T, x, 0, vf_get_any(t, k, i, width, 0));
+            for (int n = 0; n < VW && i + n < width; n++, key += FB_KV_LANES * size)
+                memcpy(key, x + (size_t)n * size, size);
+            vf_put_n(T, value, i, width, vf_get_any(t, v, i, width, 0));
+        });
+}
+
 void FB_KERNEL(kv_append)(const fb_call *call, const fb_lane *lane) {
+    const fb_view *k = &call->in[0], *v = &call->in[1];
     const fb_kv *kv = &call->kv;
-    size_t bytes = (size_t)(kv->width * fb_dtype_size(kv->dtype));
     int64_t begin, end;
     fb_lane_share(lane, call->rows * kv->heads, 1, &begin, &end);
     for (int64_t item = begin; item < end; item++) {
         int64_t row = item / kv->heads, head = item % kv->heads;
-        memcpy(fb_kv_at(kv, kv->k, head, call->position + row), fb_view_at(&call->in[0], row, head), bytes);
-        memcpy(fb_kv_at(kv, kv->v, head, call->position + row), fb_view_at(&call->in[1], row, head), bytes);
+        append(kv, head, call->position + row, k->dtype, fb_view_at(k, row, head), fb_view_at(v, row, head));
     }
 }
 
 /* in: q, k, v, angles; out: the rotated q. A lane takes whole KV heads, each with the query heads that read
- * it, so that an attention kernel which does the same needs no barrier in between. */
+ * it, so that an attention kernel which does the same needs no barrier in between. The rotated k is rounded
+ * to the activation dtype first, as rope would have stored it. */
 void FB_KERNEL(rope_kv)(const fb_call *call, const fb_lane *lane) {
     const fb_view *q = &call->in[0], *k = &call->in[1], *v = &call->in[2], *out = &call->out[0];
     const fb_kv *kv = &call->kv;
     int64_t group = q->heads / kv->heads, half = call->attr.rotary / 2, begin, end;
-    size_t bytes = (size_t)(kv->width * fb_dtype_size(kv->dtype));
     fb_lane_share(lane, kv->heads, 1, &begin, &end);
     for (int64_t head = begin; head < end; head++)
         for (int64_t row = 0; row < call->rows; row++) {
             const float *angles = fb_view_at(&call->in[3], row, 0);
-            void *key = fb_kv_at(kv, kv->k, head, call->position + row);
+            void *key = lane->scratch;
             FB_FOR_DTYPE(q->dtype, T,
                          for (int64_t g = head * group; g < (head + 1) * group; g++) rotate(
                              T, fb_view_at(q, row, g), fb_view_at(out, row, g), angles, half, q->width);
                          rotate(T, fb_view_at(k, row, head), key, angles, half, k->width));
-            memcpy(fb_kv_at(kv, kv->v, head, call->position + row), fb_view_at(v, row, head), bytes);
+            append(kv, head, call->position + row, k->dtype, key, fb_view_at(v, row, head));
         }
 }

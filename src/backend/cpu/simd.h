@@ -44,6 +44,10 @@ FB_INLINE vf vf_load_bf16(const void *p) {
     return (vf)v;
 }
 
+FB_INLINE vf vf_select(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (~mask & (vi)b)); }
+
+/* vf_max and vf_min are the second operand when either is NaN, so that vf_max(limit, x) keeps a NaN of x. */
+
 #if defined FB_ISA_avx512
 
 FB_INLINE vf vf_load_f16(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(p)); }
@@ -53,6 +57,9 @@ FB_INLINE void vf_store_f16(void *p, vf v) {
 FB_INLINE vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 FB_INLINE vf vf_round(vf x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 FB_INLINE vi vf_to_int(vf x) { return (vi)_mm512_cvtps_epi32(x); }
+FB_INLINE vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+FB_INLINE vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+FB_INLINE bool vf_has_nan(vf x) { return _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q) != 0; }
 
 #elif defined FB_ISA_avx2
 
@@ -63,6 +70,9 @@ FB_INLINE void vf_store_f16(void *p, vf v) {
 FB_INLINE vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 FB_INLINE vf vf_round(vf x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 FB_INLINE vi vf_to_int(vf x) { return (vi)_mm256_cvtps_epi32(x); }
+FB_INLINE vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
+FB_INLINE vf vf_min(vf a, vf b) { return _mm256_min_ps(a, b); }
+FB_INLINE bool vf_has_nan(vf x) { return _mm256_movemask_ps(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)) != 0; }
 
 #else
 
@@ -82,6 +92,9 @@ FB_INLINE vf vf_fma(vf a, vf b, vf c) { return a * b + c; }
 /* To the nearest integer, for |x| < 2^22: adding 1.5 * 2^23 leaves no room for a fraction. */
 FB_INLINE vf vf_round(vf x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
 FB_INLINE vi vf_to_int(vf x) { return __builtin_convertvector(x, vi); }
+FB_INLINE vf vf_max(vf a, vf b) { return vf_select(a > b, a, b); }
+FB_INLINE vf vf_min(vf a, vf b) { return vf_select(a < b, a, b); }
+FB_INLINE bool vf_has_nan(vf x) { return x[0] != x[0] || x[1] != x[1] || x[2] != x[2] || x[3] != x[3]; }
 
 #endif
 
@@ -90,11 +103,6 @@ FB_INLINE void vf_store_bf16(void *p, vf v) {
     for (int i = 0; i < VW; i++) h[i] = fb_f32_to_bf16(v[i]);
     memcpy(p, h, sizeof h);
 }
-
-FB_INLINE vf vf_select(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (~mask & (vi)b)); }
-/* The second operand when either is NaN, so that vf_max(limit, x) keeps a NaN of x. */
-FB_INLINE vf vf_max(vf a, vf b) { return vf_select(a > b, a, b); }
-FB_INLINE vf vf_min(vf a, vf b) { return vf_select(a < b, a, b); }
 
 /* The sum of the elements, halves onto halves: one fixed order for each width. */
 FB_INLINE float vf_sum(vf v) {
@@ -112,10 +120,22 @@ FB_INLINE float vf_sum(vf v) {
 #endif
 }
 
+/* The largest element; NaN if one is. */
 FB_INLINE float vf_max_of(vf v) {
-    float most = v[0];
-    for (int i = 1; i < VW; i++) most = v[i] > most || v[i] != v[i] ? v[i] : most;
-    return most;
+    if (vf_has_nan(v)) return NAN;
+#if defined FB_ISA_avx512
+    __m256 h = _mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+#elif defined FB_ISA_avx2
+    __m256 h = v;
+#endif
+#if VW >= 8
+    __m128 q = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    q = _mm_max_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
+#else
+    float a = v[0] > v[1] ? v[0] : v[1], b = v[2] > v[3] ? v[2] : v[3];
+    return a > b ? a : b;
+#endif
 }
 
 /* ---- elements of any dtype
@@ -144,14 +164,17 @@ FB_INLINE void vf_put(fb_dtype t, void *p, int64_t i, vf v) {
 FB_INLINE vf vf_get_n(fb_dtype t, const void *p, int64_t i, int64_t n, float fill) {
     if (i + VW <= n) return vf_get(t, p, i);
 #if defined FB_ISA_avx512
-    if (t == FB_F32)
-        return _mm512_mask_loadu_ps(vf_set1(fill), (__mmask16)((1u << (n - i)) - 1), (const float *)p + i);
-#endif
+    __mmask16 mask = (__mmask16)((1u << (n - i)) - 1);
+    if (t == FB_F32) return _mm512_mask_loadu_ps(vf_set1(fill), mask, (const float *)p + i);
+    __m256i h = _mm256_maskz_loadu_epi16(mask, (const uint16_t *)p + i);
+    return _mm512_mask_mov_ps(vf_set1(fill), mask, vf_get(t, &h, 0));
+#else
     uint8_t raw[VW * 4] = {0};
     memcpy(raw, vf_address(t, p, i), (size_t)(n - i) * (t == FB_F32 ? 4 : 2));
     vf v = vf_get(t, raw, 0);
     for (int j = 0; j < VW; j++) v[j] = i + j < n ? v[j] : fill;
     return v;
+#endif
 }
 
 FB_INLINE void vf_put_n(fb_dtype t, void *p, int64_t i, int64_t n, vf v) {

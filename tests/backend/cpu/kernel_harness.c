@@ -148,6 +148,7 @@ fb_view rig_quantized(rig *r, int64_t width) {
 
 fb_kv rig_cache(rig *r, fb_dtype dtype, int64_t heads, int64_t capacity, int64_t width, double deviation,
                 bool output) {
+    capacity = (capacity + FB_KV_LANES - 1) / FB_KV_LANES * FB_KV_LANES;
     fb_kv kv = {.dtype = dtype, .heads = heads, .capacity = capacity, .width = width};
     int64_t bytes = heads * capacity * width * fb_dtype_size(dtype);
     fence *f[2];
@@ -158,10 +159,12 @@ fb_kv rig_cache(rig *r, fb_dtype dtype, int64_t heads, int64_t capacity, int64_t
     kv.k = f[0]->data;
     kv.v = f[1]->data;
     for (int64_t head = 0; !output && head < heads; head++)
-        for (int64_t i = 0; i < (r->call.position + RIG_ROWS) * width; i++) {
-            fb_dtype_set(dtype, fb_kv_at(&kv, kv.k, head, 0), i, draw(r->random, 0, deviation));
-            fb_dtype_set(dtype, fb_kv_at(&kv, kv.v, head, 0), i, draw(r->random, 0, deviation));
-        }
+        for (int64_t position = 0; position < r->call.position + RIG_ROWS; position++)
+            for (int64_t i = 0; i < width; i++) {
+                fb_dtype_set(dtype, fb_key_at(&kv, head, position), i * FB_KV_LANES,
+                             draw(r->random, 0, deviation));
+                fb_dtype_set(dtype, fb_value_at(&kv, head, position), i, draw(r->random, 0, deviation));
+            }
     return kv;
 }
 
@@ -223,13 +226,19 @@ static int64_t output_heads(const rig *r) {
     return r->kind == FB_OP_KV_APPEND ? r->call.kv.heads : r->call.out[0].heads;
 }
 
-/* Where a row of a head of an output begins, in elements, and how many it has. */
-static int64_t region(const rig *r, int64_t row, int64_t head, int64_t *count) {
+/* Elements of a row of a head of the output. */
+static int64_t output_width(const rig *r, int64_t row) {
+    return r->kind == FB_OP_KV_APPEND ? r->call.kv.width : rig_width(&r->call, &r->call.out[0], row);
+}
+
+/* Which element of output number o is element i of a row and head. */
+static int64_t place(const rig *r, int o, int64_t row, int64_t head, int64_t i) {
     const fb_view *out = &r->call.out[0];
     const fb_kv *kv = &r->call.kv;
-    *count = r->kind == FB_OP_KV_APPEND ? kv->width : rig_width(&r->call, out, row);
-    return r->kind == FB_OP_KV_APPEND ? (head * kv->capacity + r->call.position + row) * kv->width
-                                      : row * out->row_stride + head * out->head_stride;
+    if (r->kind != FB_OP_KV_APPEND) return row * out->row_stride + head * out->head_stride + i;
+    const uint8_t *at =
+        o ? fb_value_at(kv, head, r->call.position + row) : fb_key_at(kv, head, r->call.position + row);
+    return (at - r->outputs[o].data) / fb_dtype_size(kv->dtype) + i * (o ? 1 : FB_KV_LANES);
 }
 
 /* The outputs hold the rows [first, first + rows) of `images`, and poison everywhere else. */
@@ -243,8 +252,10 @@ static bool outputs_are(const rig *r, uint8_t *const images[2], int64_t first, i
         memset(want, 0xff, (size_t)f->size);
         for (int64_t row = first; row < first + rows; row++)
             for (int64_t head = 0; head < output_heads(r); head++) {
-                int64_t count, at = region(r, row, head, &count);
-                memcpy(want + at * size, images[o] + at * size, (size_t)(count * size));
+                for (int64_t i = 0; i < output_width(r, row); i++) {
+                    int64_t at = place(r, o, row, head, i) * size;
+                    memcpy(want + at, images[o] + at, (size_t)size);
+                }
             }
         same = memcmp(want, f->data, (size_t)f->size) == 0;
         free(want);
@@ -270,7 +281,7 @@ typedef struct sums {
 /* `truth` and `naive` lie as the output does, in float64 and float32. */
 static void gather(const rig *r, int64_t row, int64_t head, const double *truth, const float *naive,
                    sums *s) {
-    int64_t count, at = region(r, row, head, &count);
+    int64_t at = place(r, 0, row, head, 0), count = output_width(r, row);
     for (int64_t i = at; i < at + count; i++) {
         double error = fabs((double)naive[i] - truth[i]);
         if (!isfinite(truth[i]) || !isfinite(error))
@@ -285,7 +296,7 @@ static void gather(const rig *r, int64_t row, int64_t head, const double *truth,
 static void judge_part(const rig *r, const char *isa, int64_t row, int64_t head, const double *truth,
                        sums *s) {
     fb_dtype dtype = output_dtype(r);
-    int64_t count, at = region(r, row, head, &count);
+    int64_t at = place(r, 0, row, head, 0), count = output_width(r, row);
     for (int64_t i = 0; i < count; i++) {
         double have = fb_dtype_get(dtype, r->outputs[0].data, at + i), error = fabs(have - truth[at + i]);
         double limit = 2 * s->naive + 2 * half_ulp(FB_F32, s->largest);

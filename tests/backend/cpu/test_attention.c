@@ -8,18 +8,29 @@ static const struct shape {
     int64_t heads, kv_heads, width, position, spare; /* `spare`: room in the cache beyond the context */
     gaps between;                                    /* of the queries, or of what is written */
 } shapes[] = {
-    {1, 1, 1, 0, 0, {0, 0}},   {2, 1, 3, 1, 1, {0, 1}},   {4, 2, 7, 0, 5, {14, 0}},
-    {3, 3, 15, 9, 0, {30, 2}}, {4, 4, 16, 0, 8, {32, 0}}, {6, 2, 17, 37, 3, {1, 1}},
-    {4, 1, 31, 8, 1, {0, 0}},  {2, 2, 33, 3, 7, {66, 0}}, {2, 1, 64, 41, 2, {0, 0}},
-    {3, 1, 65, 15, 0, {5, 0}}, {2, 2, 100, 0, 1, {0, 3}}, {1, 1, 257, 5, 2, {0, 0}},
+    {1, 1, 1, 0, 0, {0, 0}},   {2, 1, 3, 1, 1, {0, 1}},    {4, 2, 7, 0, 5, {14, 0}},
+    {3, 3, 15, 9, 0, {30, 2}}, {4, 4, 16, 0, 8, {32, 0}},  {6, 2, 17, 37, 3, {1, 1}},
+    {4, 1, 31, 8, 1, {0, 0}},  {2, 2, 33, 3, 7, {66, 0}},  {2, 1, 64, 41, 2, {0, 0}},
+    {3, 1, 65, 15, 0, {5, 0}}, {2, 2, 100, 0, 1, {0, 3}},  {1, 1, 257, 5, 2, {0, 0}},
+    {4, 1, 8, 116, 0, {0, 0}}, {3, 3, 64, 126, 1, {0, 0}}, {5, 1, 17, 244, 7, {3, 0}},
 };
+
+/* Activations and cache: every pair of dtypes. */
+#define FOR_SHAPES(act, kv, i)                                                                               \
+    for (int act = FB_F32; act <= FB_BF16; act++)                                                            \
+        for (int kv = FB_F32; kv <= FB_BF16; kv++)                                                           \
+            for (size_t i = 0; i < 2 * sizeof shapes / sizeof *shapes; i++)
 
 static float at(const fb_view *view, int64_t row, int64_t head, int64_t i) {
     return (float)fb_dtype_get(view->dtype, fb_view_at(view, row, head), i);
 }
 
-static float cached(const fb_kv *kv, const void *base, int64_t head, int64_t position, int64_t i) {
-    return (float)fb_dtype_get(kv->dtype, fb_kv_at(kv, base, head, position), i);
+static float cached_key(const fb_kv *kv, int64_t head, int64_t position, int64_t i) {
+    return (float)fb_dtype_get(kv->dtype, fb_key_at(kv, head, position), i * FB_KV_LANES);
+}
+
+static float cached_value(const fb_kv *kv, int64_t head, int64_t position, int64_t i) {
+    return (float)fb_dtype_get(kv->dtype, fb_value_at(kv, head, position), i);
 }
 
 static void put(const fb_call *c, int64_t row, int64_t head, int64_t i, float value) {
@@ -33,7 +44,7 @@ static void naive_scores(const fb_call *c) {
             for (int64_t j = 0; j <= c->position + row; j++) {
                 float sum = 0;
                 for (int64_t i = 0; i < c->kv.width; i++)
-                    sum += at(&c->in[0], row, head, i) * cached(&c->kv, c->kv.k, head / group, j, i);
+                    sum += at(&c->in[0], row, head, i) * cached_key(&c->kv, head / group, j, i);
                 put(c, row, head, j, sum * c->attr.scale);
             }
 }
@@ -56,37 +67,36 @@ static void naive_values(const fb_call *c) {
             for (int64_t i = 0; i < c->kv.width; i++) {
                 float sum = 0;
                 for (int64_t j = 0; j <= c->position + row; j++)
-                    sum += at(&c->in[0], row, head, j) * cached(&c->kv, c->kv.v, head / group, j, i);
+                    sum += at(&c->in[0], row, head, j) * cached_value(&c->kv, head / group, j, i);
                 put(c, row, head, i, sum);
             }
 }
 
-static int64_t start(rig *r, fb_op_kind kind, fbt_random *random, int act, size_t number, naive_fn naive) {
+static int64_t start(rig *r, fb_op_kind kind, fbt_random *random, int act, int kv, size_t number,
+                     naive_fn naive) {
     const struct shape *s = &shapes[number / 2];
     rig_start(r, kind, random, number % 2);
-    snprintf(r->text, sizeof r->text, "%s, %lld heads of %lld on %lld, position %lld",
-             fb_dtype_name((fb_dtype)act), (long long)s->heads, (long long)s->width, (long long)s->kv_heads,
-             (long long)s->position);
+    snprintf(r->text, sizeof r->text, "%s, cache %s, %lld heads of %lld on %lld, position %lld",
+             fb_dtype_name((fb_dtype)act), fb_dtype_name((fb_dtype)kv), (long long)s->heads,
+             (long long)s->width, (long long)s->kv_heads, (long long)s->position);
     r->naive = naive;
     r->call.position = s->position;
-    return s->position + RIG_ROWS + s->spare;
+    int64_t capacity = s->position + RIG_ROWS + s->spare;
+    r->scratch_floats = fb_attention_scratch(s->width, capacity);
+    return capacity;
 }
-
-#define FOR_SHAPES(act, i)                                                                                   \
-    for (int act = FB_F32; act <= FB_BF16; act++)                                                            \
-        for (size_t i = 0; i < 2 * sizeof shapes / sizeof *shapes; i++)
 
 static void scores(void **state) {
     (void)state;
     fbt_random random = fbt_random_start(23);
-    FOR_SHAPES(act, i) {
+    FOR_SHAPES(act, kv, i) {
         const struct shape *s = &shapes[i / 2];
         rig r;
-        int64_t capacity = start(&r, FB_OP_ATTN_SCORES, &random, act, i, naive_scores);
+        int64_t capacity = start(&r, FB_OP_ATTN_SCORES, &random, act, kv, i, naive_scores);
         r.call.attr.scale = (float)(1 / sqrt((double)s->width));
         r.call.in[0] = rig_input(&r, (fb_dtype)act, s->heads, s->width, s->between, 0);
         rig_fill(&r, &r.call.in[0], 0, 1);
-        r.call.kv = rig_cache(&r, (fb_dtype)act, s->kv_heads, capacity, s->width, 1, false);
+        r.call.kv = rig_cache(&r, (fb_dtype)kv, s->kv_heads, capacity, s->width, 1, false);
         r.call.out[0] = rig_output(&r, (fb_dtype)act, s->heads, 0, (gaps){0, 0}, capacity);
         rig_check(&r);
     }
@@ -95,17 +105,17 @@ static void scores(void **state) {
 static void values(void **state) {
     (void)state;
     fbt_random random = fbt_random_start(24);
-    FOR_SHAPES(act, i) {
+    FOR_SHAPES(act, kv, i) {
         const struct shape *s = &shapes[i / 2];
         rig r;
-        int64_t capacity = start(&r, FB_OP_ATTN_VALUES, &random, act, i, naive_values);
+        int64_t capacity = start(&r, FB_OP_ATTN_VALUES, &random, act, kv, i, naive_values);
         r.call.in[0] = rig_input(&r, (fb_dtype)act, s->heads, 0, (gaps){0, 0}, capacity);
         for (int64_t row = 0; row < RIG_ROWS; row++)
             for (int64_t head = 0; head < s->heads; head++)
                 for (int64_t j = 0; j <= s->position + row; j++)
                     fb_dtype_set((fb_dtype)act, fb_view_at(&r.call.in[0], row, head), j,
                                  fbt_random_uniform(&random, 0, 2.0 / (double)(s->position + row + 1)));
-        r.call.kv = rig_cache(&r, (fb_dtype)act, s->kv_heads, capacity, s->width, 1, false);
+        r.call.kv = rig_cache(&r, (fb_dtype)kv, s->kv_heads, capacity, s->width, 1, false);
         r.call.out[0] = rig_output(&r, (fb_dtype)act, s->heads, s->width, s->between, 0);
         rig_check(&r);
     }
@@ -116,11 +126,11 @@ static void softmax(void **state) {
     (void)state;
     static const struct { double mean, deviation; } data[] = {{0, 1}, {0, 40}, {-3000, 4}, {3000, 4}};
     fbt_random random = fbt_random_start(25);
-    FOR_SHAPES(act, i) {
+    FOR_SHAPES(act, kv, i) {
+        if (kv != act) continue; /* which it does not read */
         const struct shape *s = &shapes[i / 2];
         rig r;
-        int64_t capacity = start(&r, FB_OP_SOFTMAX, &random, act, i, naive_softmax);
-        r.scratch_floats = capacity + 64;
+        int64_t capacity = start(&r, FB_OP_SOFTMAX, &random, act, kv, i, naive_softmax);
         r.call.in[0] = rig_input(&r, (fb_dtype)act, s->heads, 0, (gaps){(int64_t)i % 3, 0}, capacity);
         rig_fill(&r, &r.call.in[0], data[i % 4].mean, data[i % 4].deviation);
         r.call.out[0] = rig_output(&r, (fb_dtype)act, s->heads, 0, (gaps){0, (int64_t)i % 2}, capacity);

@@ -9,7 +9,7 @@
 
 #include "kernel_harness.h"
 
-enum { ROWS = 7, SCRATCH = FB_LINEAR_WORK * 4 + (1 << 16), POOL = 128 };
+enum { ROWS = 7, SCRATCH = FB_LINEAR_WORK * 4 + (1 << 18), POOL = 128 };
 
 static fbt_guard pool[POOL];
 static int pooled;
@@ -398,18 +398,35 @@ static const struct shape {
     int64_t heads, kv_heads, width;
     int32_t rotary;
     int64_t position;
-} shapes[] = {{1, 1, 2, 2, 0}, {4, 2, 7, 4, 3}, {6, 6, 16, 16, 0}, {6, 3, 33, 32, 9}, {5, 5, 64, 16, 40}};
+} shapes[] = {{1, 1, 2, 2, 0},     {4, 2, 7, 4, 3},      {6, 6, 16, 16, 0},   {6, 3, 33, 32, 9},
+              {5, 5, 64, 16, 40},  {2, 1, 16, 8, 121},   {4, 4, 64, 32, 126}, {10, 2, 24, 8, 127},
+              {3, 1, 64, 64, 250}, {12, 1, 20, 20, 254}, {1, 1, 80, 8, 380}};
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
+/* What a cache may be under activations of `t`. */
+static const fb_dtype *caches(fb_dtype t) {
+    static const fb_dtype vector[] = {FB_F32, FB_F16, FB_BF16, FB_DTYPE_COUNT};
+    static const fb_dtype reference[] = {FB_F64, FB_F16, FB_DTYPE_COUNT};
+    return t == FB_F64 ? reference : vector;
+}
+#define FOR_CACHES(t, c) for (const fb_dtype *c = caches(t); *c != FB_DTYPE_COUNT; c++)
+
+static int64_t cache_bytes(const fb_kv *kv) {
+    return kv->heads * kv->capacity * kv->width * fb_dtype_size(kv->dtype);
+}
+
 static fb_kv cache(fb_dtype t, const struct shape *s, bool fill) {
-    int64_t capacity = s->position + ROWS + 2, count = s->kv_heads * capacity * s->width;
-    fb_kv kv = {
-        take(count * fb_dtype_size(t)), take(count * fb_dtype_size(t)), t, s->kv_heads, capacity, s->width};
+    int64_t capacity = (s->position + ROWS + FB_KV_LANES) / FB_KV_LANES * FB_KV_LANES;
+    fb_kv kv = {.dtype = t, .heads = s->kv_heads, .capacity = capacity, .width = s->width};
+    kv.k = take(cache_bytes(&kv));
+    kv.v = take(cache_bytes(&kv));
     for (int64_t h = 0; fill && h < s->kv_heads; h++)
-        for (int64_t i = 0; i < (s->position + ROWS) * s->width; i++) {
-            fb_dtype_set(t, fb_kv_at(&kv, kv.k, h, 0), i, fbt_random_normal(&random_numbers));
-            fb_dtype_set(t, fb_kv_at(&kv, kv.v, h, 0), i, fbt_random_normal(&random_numbers));
-        }
+        for (int64_t position = 0; position < s->position + ROWS; position++)
+            for (int64_t i = 0; i < s->width; i++) {
+                fb_dtype_set(t, fb_key_at(&kv, h, position), i * FB_KV_LANES,
+                             fbt_random_normal(&random_numbers));
+                fb_dtype_set(t, fb_value_at(&kv, h, position), i, fbt_random_normal(&random_numbers));
+            }
     return kv;
 }
 
@@ -418,35 +435,37 @@ static void same_bytes(const fb_isa *isa, const char *what, const void *have, co
     if (memcmp(have, want, (size_t)bytes) != 0) fail_msg("%s: %s: the caches differ", isa->name, what);
 }
 
+static void rope_kv_into(const fb_isa *isa, fb_dtype t, fb_dtype c, const struct shape *s) {
+    fb_view q = filled(t, s->heads, s->width, 5), k = filled(t, s->kv_heads, s->width, 0);
+    fb_view v = filled(t, s->kv_heads, s->width, 1);
+    fb_view angles = filled(t == FB_F64 ? FB_F64 : FB_F32, 1, s->rotary, 2);
+    fb_view want = view(t, s->heads, s->width, 0), turned = view(t, s->kv_heads, s->width, 0);
+    fb_call rope = {.in = {q, angles}, .out = {want}, .attr.rotary = s->rotary, .position = s->position};
+    run(isa, FB_OP_ROPE, rope, 1);
+    rope.in[0] = k;
+    rope.out[0] = turned;
+    run(isa, FB_OP_ROPE, rope, 1);
+    fb_call append = {.in = {turned, v}, .kv = cache(c, s, false), .position = s->position};
+    run(isa, FB_OP_KV_APPEND, append, 1);
+    FOR_LANES(lanes) {
+        fb_call call = {.in = {q, k, v, angles},
+                        .out = {view(t, s->heads, s->width, 3)},
+                        .kv = cache(c, s, false),
+                        .attr.rotary = s->rotary,
+                        .position = s->position,
+                        .by_head = true};
+        run(isa, FB_OP_ROPE_KV, call, lanes);
+        same(isa, "rope_kv", &call.out[0], &want);
+        same_bytes(isa, "rope_kv: k", call.kv.k, append.kv.k, cache_bytes(&call.kv));
+        same_bytes(isa, "rope_kv: v", call.kv.v, append.kv.v, cache_bytes(&call.kv));
+    }
+}
+
 static void rope_kv(void **state) {
     (void)state;
-    for (int i = 0; i < SHAPES; i++) FOR_KERNELS(isa, t) {
-            const struct shape *s = &shapes[i];
-            fb_view q = filled(t, s->heads, s->width, 5), k = filled(t, s->kv_heads, s->width, 0);
-            fb_view v = filled(t, s->kv_heads, s->width, 1);
-            fb_view angles = filled(t == FB_F64 ? FB_F64 : FB_F32, 1, s->rotary, 2);
-            fb_view want = view(t, s->heads, s->width, 0), turned = view(t, s->kv_heads, s->width, 0);
-            fb_call rope = {
-                .in = {q, angles}, .out = {want}, .attr.rotary = s->rotary, .position = s->position};
-            run(isa, FB_OP_ROPE, rope, 1);
-            rope.in[0] = k;
-            rope.out[0] = turned;
-            run(isa, FB_OP_ROPE, rope, 1);
-            fb_call append = {.in = {turned, v}, .kv = cache(t, s, false), .position = s->position};
-            run(isa, FB_OP_KV_APPEND, append, 1);
-            FOR_LANES(lanes) {
-                fb_call call = {.in = {q, k, v, angles},
-                                .out = {view(t, s->heads, s->width, 3)},
-                                .kv = cache(t, s, false),
-                                .attr.rotary = s->rotary,
-                                .position = s->position,
-                                .by_head = true};
-                run(isa, FB_OP_ROPE_KV, call, lanes);
-                same(isa, "rope_kv", &call.out[0], &want);
-                int64_t bytes = s->kv_heads * call.kv.capacity * s->width * fb_dtype_size(t);
-                same_bytes(isa, "rope_kv: k", call.kv.k, append.kv.k, bytes);
-                same_bytes(isa, "rope_kv: v", call.kv.v, append.kv.v, bytes);
-            }
+    for (int i = 0; i < SHAPES; i++) FOR_KERNELS(isa, t) FOR_CACHES(t, c) {
+            rope_kv_into(isa, t, *c, &shapes[i]);
+            give_back();
         }
 }
 
@@ -464,40 +483,69 @@ static void near(const fb_isa *isa, const fb_view *have, const fb_view *truth) {
         }
 }
 
-static void attention(void **state) {
-    (void)state;
+/* What the plain kernels make of the call. */
+static fb_view plain_attention(const fb_isa *isa, const fb_call *call) {
+    const fb_view *q = &call->in[0];
+    fb_view scores = view(q->dtype, q->heads, call->kv.capacity, 0);
+    fb_view probs = view(q->dtype, q->heads, call->kv.capacity, 0);
+    fb_view out = view(q->dtype, q->heads, q->width, 0);
+    scores.width = probs.width = 0;
+    fb_call step = *call;
+    step.out[0] = scores;
+    run(isa, FB_OP_ATTN_SCORES, step, 1);
+    step.in[0] = scores;
+    step.out[0] = probs;
+    run(isa, FB_OP_SOFTMAX, step, 1);
+    step.in[0] = probs;
+    step.out[0] = out;
+    run(isa, FB_OP_ATTN_VALUES, step, 1);
+    return out;
+}
+
+/* The op on all rows, on any number of lanes, and on each row alone. */
+static void check_attention(const fb_isa *isa, fb_op_kind kind, fb_call call, const fb_view *want) {
+    call.out[0] = view(want->dtype, want->heads, want->width, 1);
+    FOR_LANES(lanes) for (int by_head = 0; by_head < 2; by_head++) {
+        call.by_head = by_head;
+        poison(&call.out[0]);
+        run(isa, kind, call, lanes);
+        same(isa, fb_op_table[kind].name, &call.out[0], want);
+    }
+    poison(&call.out[0]);
+    for (int64_t row = 0; row < ROWS; row++) {
+        fb_call one = call;
+        one.rows = 1;
+        one.position += row;
+        one.in[0].data = fb_view_at(&call.in[0], row, 0);
+        one.out[0].data = fb_view_at(&call.out[0], row, 0);
+        run(isa, kind, one, 2);
+    }
+    same(isa, fb_op_table[kind].name, &call.out[0], want);
+}
+
+static void attention_over(const fb_isa *isa, fb_dtype t, fb_dtype c, const struct shape *s, float scale) {
     const fb_isa *ref;
     assert_int_equal(fb_isa_find("ref", &ref, NULL), FB_OK);
-    for (int i = 0; i < 2 * SHAPES; i++) FOR_KERNELS(isa, t) {
-            const struct shape *s = &shapes[i / 2];
-            fb_view q = filled(t, s->heads, s->width, 2);
-            fb_call call = {
-                .in = {q}, .kv = cache(t, s, true), .attr.scale = i % 2 ? 1 : 0.2f, .position = s->position};
-            int64_t capacity = call.kv.capacity;
-            fb_view scores = view(t, s->heads, capacity, 0), probs = view(t, s->heads, capacity, 0);
-            fb_view want = view(t, s->heads, s->width, 0), truth = view(FB_F64, s->heads, s->width, 0);
-            scores.width = probs.width = 0;
-            fb_call step = call;
-            step.out[0] = scores;
-            run(isa, FB_OP_ATTN_SCORES, step, 1);
-            step.in[0] = scores;
-            step.out[0] = probs;
-            run(isa, FB_OP_SOFTMAX, step, 1);
-            step.in[0] = probs;
-            step.out[0] = want;
-            run(isa, FB_OP_ATTN_VALUES, step, 1);
-            step = call;
-            step.out[0] = truth;
-            run(ref, FB_OP_ATTN_FLASH, step, 1);
-            FOR_LANES(lanes) for (int by_head = 0; by_head < 2; by_head++) {
-                call.by_head = by_head;
-                call.out[0] = view(t, s->heads, s->width, 1);
-                run(isa, FB_OP_ATTN_ROWS, call, lanes);
-                same(isa, "attn_rows", &call.out[0], &want);
-                poison(&call.out[0]);
-                run(isa, FB_OP_ATTN_FLASH, call, lanes);
-                near(isa, &call.out[0], &truth);
-            }
+    fb_call call = {.in = {filled(t, s->heads, s->width, 2)},
+                    .kv = cache(c, s, true),
+                    .attr.scale = scale,
+                    .position = s->position};
+    fb_view want = plain_attention(isa, &call);
+    check_attention(isa, FB_OP_ATTN_ROWS, call, &want);
+    fb_view truth = view(FB_F64, s->heads, s->width, 0), flash = view(t, s->heads, s->width, 0);
+    call.out[0] = truth;
+    run(ref, FB_OP_ATTN_FLASH, call, 1);
+    call.out[0] = flash;
+    run(isa, FB_OP_ATTN_FLASH, call, 1);
+    near(isa, &flash, &truth);
+    check_attention(isa, FB_OP_ATTN_FLASH, call, &flash);
+}
+
+static void attention(void **state) {
+    (void)state;
+    for (int i = 0; i < 2 * SHAPES; i++) FOR_KERNELS(isa, t) FOR_CACHES(t, c) {
+            attention_over(isa, t, *c, &shapes[i / 2], i % 2 ? 1 : 0.2f);
+            give_back();
         }
 }
 

@@ -82,15 +82,16 @@ static void appended(void **state) {
     (void)state;
     static const int64_t positions[] = {0, 1, 13};
     fbt_random random = fbt_random_start(22);
-    for (int act = FB_F32; act <= FB_BF16; act++)
+    for (int pair = 0; pair < 9; pair++) /* of activations' and cache's dtypes */
         for (size_t i = 0; i < 2 * sizeof layouts / sizeof *layouts; i++) {
+            int act = pair / 3, kv = pair % 3;
             const struct layout *l = &layouts[i / 2];
             int64_t position = positions[i % 3], capacity = position + RIG_ROWS + (int64_t)i % 4;
             rig r;
             rig_start(&r, FB_OP_KV_APPEND, &random, i % 2);
-            snprintf(r.text, sizeof r.text, "%s, %lld heads of %lld, position %lld",
-                     fb_dtype_name((fb_dtype)act), (long long)l->heads, (long long)l->width,
-                     (long long)position);
+            snprintf(r.text, sizeof r.text, "%s, cache %s, %lld heads of %lld, position %lld",
+                     fb_dtype_name((fb_dtype)act), fb_dtype_name((fb_dtype)kv), (long long)l->heads,
+                     (long long)l->width, (long long)position);
             r.exact = true;
             r.call.position = position;
             for (int k = 0; k < 2; k++) {
@@ -98,7 +99,7 @@ static void appended(void **state) {
                 r.call.in[k] = rig_input(&r, (fb_dtype)act, l->heads, l->width, between, 0);
                 rig_fill(&r, &r.call.in[k], 0, 1);
             }
-            r.call.kv = rig_cache(&r, (fb_dtype)act, l->heads, capacity, l->width, 1, true);
+            r.call.kv = rig_cache(&r, (fb_dtype)kv, l->heads, capacity, l->width, 1, true);
             rig_check(&r);
         }
 }

@@ -21,7 +21,8 @@ struct fb_engine {
     float *scratch;
     int64_t scratch_floats;                 /* of one lane */
     float *hidden;                          /* [chunk, hidden] */
-    uint8_t *cache;                         /* [layers][k v][kv_heads][capacity][head_dim] */
+    uint8_t *cache;                         /* [layers][k v], each kv_heads * cache_capacity * head_dim */
+    int64_t cache_capacity;                 /* tokens */
     int64_t cache_half;                     /* bytes of one layer's k, or v */
     bool in_epilogue[FB_MAX_VALUES];        /* values of which only the epilogue's rows exist */
     fb_call calls[FB_SECTIONS][FB_MAX_OPS]; /* all but weights, cache and the step's numbers */
@@ -51,11 +52,11 @@ static int64_t row_elements(const fb_engine *e, const fb_value *storage) {
 
 static int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* A lane's scratch holds: what a linear works in and the inputs that it prepares, or two rows of scores (of
- * doubles, in the reference). Rounded up so that a kernel may write whole vectors. */
+/* A lane's scratch holds: what a linear works in and the inputs that it prepares, or what attention works on.
+ * Rounded up so that a kernel may write whole vectors. */
 static int64_t scratch_floats(const fb_engine *e) {
     const fb_program *p = e->bound.program;
-    int64_t most = 4 * (e->options.capacity + 64);
+    int64_t most = fb_attention_scratch(p->head_dim, e->options.capacity);
     for (int s = 0; s < FB_SECTIONS; s++)
         for (int32_t i = 0; i < p->op_count[s]; i++) {
             const fb_op *op = &p->ops[s][i];
@@ -100,7 +101,8 @@ static fb_status allocate(fb_engine *e, fb_error *err) {
         e->buffer[b] = at;
         at += buffer_bytes(e, b);
     }
-    e->cache_half = aligned(p->kv_heads * e->options.capacity * p->head_dim * fb_dtype_size(e->options.act));
+    e->cache_capacity = (e->options.capacity + FB_KV_LANES - 1) / FB_KV_LANES * FB_KV_LANES;
+    e->cache_half = aligned(p->kv_heads * e->cache_capacity * p->head_dim * fb_dtype_size(e->options.kv));
     int64_t cache_bytes = 2 * p->layers * e->cache_half;
     char what[64];
     snprintf(what, sizeof what, "KV cache of %lld tokens", (long long)e->options.capacity);
@@ -147,6 +149,8 @@ static void place_barriers(fb_engine *e) {
 static fb_status check_options(const fb_backend_options *o, const fb_isa *isa, fb_error *err) {
     if (o->act == FB_F64 && strcmp(isa->name, "ref") != 0)
         return fb_fail(err, FB_ERROR_USAGE, "act: f64 (only with isa ref, not %s)", isa->name);
+    if (o->kv == FB_F64 && strcmp(isa->name, "ref") != 0)
+        return fb_fail(err, FB_ERROR_USAGE, "kv: f64 (only with isa ref, not %s)", isa->name);
     return FB_OK;
 }
 
@@ -199,9 +203,9 @@ static fb_kv layer_cache(const fb_engine *e, int64_t layer) {
     uint8_t *k = e->cache + 2 * layer * e->cache_half;
     return (fb_kv){.k = k,
                    .v = k + e->cache_half,
-                   .dtype = e->options.act,
+                   .dtype = e->options.kv,
                    .heads = p->kv_heads,
-                   .capacity = e->options.capacity,
+                   .capacity = e->cache_capacity,
                    .width = p->head_dim};
 }
 

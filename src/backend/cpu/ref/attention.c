@@ -9,7 +9,7 @@ void fb_cpu_attn_scores_ref(const fb_call *call, const fb_lane *lane) {
     REF_FOR(j, call->position + row + 1) {
         double sum = 0;
         REF_FOR(i, q->width)
-        sum += ref_get(q, row, head, i) * ref_kv(&call->kv, call->kv.k, head / group, j, i);
+        sum += ref_get(q, row, head, i) * ref_key(&call->kv, head / group, j, i);
         ref_set(&call->out[0], row, head, j, sum * (double)call->attr.scale);
     }
 }
@@ -36,7 +36,7 @@ void fb_cpu_attn_values_ref(const fb_call *call, const fb_lane *lane) {
     REF_FOR(i, out->width) {
         double sum = 0;
         REF_FOR(j, call->position + row + 1)
-        sum += ref_get(&call->in[0], row, head, j) * ref_kv(&call->kv, call->kv.v, head / group, j, i);
+        sum += ref_get(&call->in[0], row, head, j) * ref_value(&call->kv, head / group, j, i);
         ref_set(out, row, head, i, sum);
     }
 }
@@ -53,14 +53,14 @@ static void attend(const fb_call *call, const fb_lane *lane) {
         double *score = (double *)(void *)lane->scratch, most = -INFINITY, total = 0;
         REF_FOR(j, count) {
             score[j] = 0;
-            REF_FOR(i, q->width) score[j] += ref_get(q, row, head, i) * ref_kv(kv, kv->k, head / group, j, i);
+            REF_FOR(i, q->width) score[j] += ref_get(q, row, head, i) * ref_key(kv, head / group, j, i);
             score[j] *= (double)call->attr.scale;
             most = fmax(most, score[j]);
         }
         REF_FOR(j, count) total += exp(score[j] - most);
         REF_FOR(i, q->width) {
             double sum = 0;
-            REF_FOR(j, count) sum += exp(score[j] - most) / total * ref_kv(kv, kv->v, head / group, j, i);
+            REF_FOR(j, count) sum += exp(score[j] - most) / total * ref_value(kv, head / group, j, i);
             ref_set(&call->out[0], row, head, i, sum);
         }
     }

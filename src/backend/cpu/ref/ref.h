@@ -26,9 +26,13 @@ static inline double ref_weight(const fb_weight *w, int64_t row, int64_t col) {
     return fb_weight_get(w, row, col);
 }
 
-/* Element i of row `position` of head `head` of `base`, the cache's k or v. */
-static inline double ref_kv(const fb_kv *kv, const void *base, int64_t head, int64_t position, int64_t i) {
-    return fb_dtype_get(kv->dtype, base, (head * kv->capacity + position) * kv->width + i);
+/* Element i of the cached key or value at `position`. */
+static inline double ref_key(const fb_kv *kv, int64_t head, int64_t position, int64_t i) {
+    return fb_dtype_get(kv->dtype, fb_key_at(kv, head, position), i * FB_KV_LANES);
+}
+
+static inline double ref_value(const fb_kv *kv, int64_t head, int64_t position, int64_t i) {
+    return fb_dtype_get(kv->dtype, fb_value_at(kv, head, position), i);
 }
 
 /* Elements of a normalised row, shared by the norms and by what they are fused into. */

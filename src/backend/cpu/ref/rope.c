@@ -27,34 +27,39 @@ void fb_cpu_rope_ref(const fb_call *call, const fb_lane *lane) {
     }
 }
 
-void fb_cpu_kv_append_ref(const fb_call *call, const fb_lane *lane) {
-    if (lane->index) return;
-    const fb_kv *kv = &call->kv;
-    REF_FOR(row, call->rows)
-    REF_FOR(head, kv->heads)
-    REF_FOR(i, kv->width) {
-        int64_t at = (head * kv->capacity + call->position + row) * kv->width + i;
-        fb_dtype_set(kv->dtype, kv->k, at, ref_get(&call->in[0], row, head, i));
-        fb_dtype_set(kv->dtype, kv->v, at, ref_get(&call->in[1], row, head, i));
-    }
+static void append(const fb_kv *kv, int64_t head, int64_t position, int64_t i, double k, double v) {
+    fb_dtype_set(kv->dtype, fb_key_at(kv, head, position), i * FB_KV_LANES, k);
+    fb_dtype_set(kv->dtype, fb_value_at(kv, head, position), i, v);
 }
 
+void fb_cpu_kv_append_ref(const fb_call *call, const fb_lane *lane) {
+    if (lane->index) return;
+    REF_FOR(row, call->rows)
+    REF_FOR(head, call->kv.heads)
+    REF_FOR(i, call->kv.width)
+    append(&call->kv, head, call->position + row, i, ref_get(&call->in[0], row, head, i),
+           ref_get(&call->in[1], row, head, i));
+}
+
+/* in: q, k, v, angles. */
 void fb_cpu_rope_kv_ref(const fb_call *call, const fb_lane *lane) {
     if (lane->index) return;
-    fb_call q = *call, k = *call, append = *call;
-    q.in[1] = k.in[1] = call->in[3];
-    fb_cpu_rope_ref(&q, lane);
-    /* Rotate k straight into the cache, seen as rows of tokens. */
     const fb_kv *kv = &call->kv;
-    k.in[0] = call->in[1];
-    k.out[0] = (fb_view){fb_kv_at(kv, kv->k, 0, call->position),
-                         kv->dtype,
-                         kv->heads,
-                         kv->width,
-                         kv->width,
-                         kv->capacity * kv->width};
-    fb_cpu_rope_ref(&k, lane);
-    append.in[0] = k.out[0];
-    append.in[1] = call->in[2];
-    fb_cpu_kv_append_ref(&append, lane);
+    double *turned = (double *)(void *)lane->scratch; /* one key */
+    fb_call q = *call, k = *call;
+    q.in[1] = call->in[3];
+    fb_cpu_rope_ref(&q, lane);
+    k.rows = 1;
+    k.in[1] = call->in[3];
+    REF_FOR(row, call->rows)
+    REF_FOR(head, kv->heads) {
+        k.in[0] = call->in[1];
+        k.in[0].data = fb_view_at(&call->in[1], row, head);
+        k.in[0].heads = 1;
+        k.in[1].data = fb_view_at(&call->in[3], row, 0);
+        k.out[0] = (fb_view){turned, FB_F64, 1, kv->width, 0, 0};
+        fb_cpu_rope_ref(&k, lane);
+        REF_FOR(i, kv->width)
+        append(kv, head, call->position + row, i, turned[i], ref_get(&call->in[2], row, head, i));
+    }
 }

@@ -1,0 +1,130 @@
+/* What the attention kernels share: queries of one KV head against blocks of its keys and values.
+ *
+ * An item is one query head of one token. Items are numbered KV head by KV head, then token by token, then by
+ * query head, so that neighbours read the same keys, and almost equally many. A unit is a run of items of one
+ * KV head. Blocks begin at multiples of FB_ATTN_BLOCK, whatever the step: a score is one sum over the head's
+ * width, in this order, and a weighted sum takes the positions one after the other, so that no bit depends on
+ * unit, tile or lane. */
+#ifndef FB_BACKEND_CPU_ATTENTION_H
+#define FB_BACKEND_CPU_ATTENTION_H
+
+#include "backend/cpu/kernel.h"
+#include "backend/cpu/simd.h"
+
+/* With more queries than this, a block is widened to float32 once instead of once a tile. */
+#define WIDEN_FROM 8
+
+typedef struct unit {
+    int64_t n, kv_head, group;
+    int64_t begin; /* the first item, counted from the KV head's first */
+    int64_t past;  /* the step's position */
+} unit;
+
+FB_INLINE int64_t unit_row(const unit *u, int64_t i) { return (u->begin + i) / u->group; }
+FB_INLINE int64_t unit_head(const unit *u, int64_t i) {
+    return u->kv_head * u->group + (u->begin + i) % u->group;
+}
+/* How many positions item i sees, from 0 on; of the block that begins at `first`. Never less than the item
+ * before. */
+FB_INLINE int64_t unit_count(const unit *u, int64_t i) { return u->past + unit_row(u, i) + 1; }
+FB_INLINE int64_t unit_count_in(const unit *u, int64_t i, int64_t first) {
+    int64_t count = unit_count(u, i) - first;
+    return count < 0 ? 0 : count > FB_ATTN_BLOCK ? FB_ATTN_BLOCK : count;
+}
+
+/* The unit at `item`, of at most `most` items and before `end`. */
+FB_INLINE unit unit_at(const fb_call *call, int64_t heads, int64_t item, int64_t end, int64_t most) {
+    int64_t group = heads / call->kv.heads, each = call->rows * group, kv_head = item / each;
+    int64_t n = end < (kv_head + 1) * each ? end - item : (kv_head + 1) * each - item;
+    return (unit){n < most ? n : most, kv_head, group, item - kv_head * each, call->position};
+}
+
+/* The items of a fused kernel's lane: whole KV heads where there are enough of them, and rope_kv before needs
+ * no barrier then. */
+FB_INLINE void share_items(const fb_call *call, const fb_lane *lane, int64_t heads, int64_t *begin,
+                           int64_t *end) {
+    int64_t items = call->rows * heads, each = items / call->kv.heads;
+    fb_lane_share(lane, call->by_head ? call->kv.heads : items, 1, begin, end);
+    *begin *= call->by_head ? each : 1;
+    *end *= call->by_head ? each : 1;
+}
+
+/* A lane's scratch: rows of `stride` floats, which is the width rounded up to whole vectors. */
+typedef struct desk {
+    int64_t stride;
+    float *q;      /* [FB_ATTN_UNIT][stride] */
+    float *sum;    /* [FB_ATTN_UNIT][stride] */
+    float *block;  /* [FB_ATTN_BLOCK][stride]: keys or values, widened */
+    float *scores; /* [FB_ATTN_UNIT][FB_ATTN_BLOCK] */
+    float *rest;
+} desk;
+
+FB_INLINE desk desk_of(const fb_lane *lane, int64_t width) {
+    desk d = {.stride = (width + VW - 1) / VW * VW, .scores = lane->scratch};
+    d.q = d.scores + FB_ATTN_UNIT * FB_ATTN_BLOCK;
+    d.sum = d.q + FB_ATTN_UNIT * d.stride;
+    d.block = d.sum + FB_ATTN_UNIT * d.stride;
+    d.rest = d.block + FB_ATTN_BLOCK * d.stride;
+    return d;
+}
+
+/* FB_ATTN_BLOCK positions of keys, or of values in rows of `stride` elements. */
+typedef struct block {
+    const void *data;
+    fb_dtype dtype;
+    int64_t stride, width;
+    const uint8_t *next; /* what will be read after it, which is fetched meanwhile; NULL: nothing */
+} block;
+
+FB_INLINE void widen_row(fb_dtype t, const void *from, int64_t n, float *to) {
+    for (int64_t i = 0; i < n; i += VW) vf_put(FB_F32, to, i, vf_get_n(t, from, i, n, 0));
+}
+
+/* The unit's keys from `first` on. */
+FB_INLINE block keys_at(const fb_kv *kv, const unit *u, int64_t first, const desk *d) {
+    block b = {fb_key_at(kv, u->kv_head, first), kv->dtype, 0, kv->width, NULL};
+    int64_t left = unit_count(u, u->n - 1) - first;
+    if (u->n > WIDEN_FROM) {
+        int64_t groups = ((left < FB_ATTN_BLOCK ? left : FB_ATTN_BLOCK) + FB_KV_LANES - 1) / FB_KV_LANES;
+        FB_FOR_DTYPE(kv->dtype, T, widen_row(T, b.data, groups * FB_KV_LANES * kv->width, d->block));
+        return (block){d->block, FB_F32, 0, kv->width, NULL};
+    }
+    if (left > FB_ATTN_BLOCK)
+        b.next = fb_key_at(kv, u->kv_head, first + FB_ATTN_BLOCK);
+    else if (u->kv_head + 1 < kv->heads)
+        b.next = fb_key_at(kv, u->kv_head + 1, 0);
+    return b;
+}
+
+/* The unit's values from `first` on. */
+FB_INLINE block values_at(const fb_kv *kv, const unit *u, int64_t first, const desk *d) {
+    block b = {fb_value_at(kv, u->kv_head, first), kv->dtype, kv->width, kv->width, NULL};
+    int64_t left = unit_count(u, u->n - 1) - first;
+    if (u->n > WIDEN_FROM) {
+        int64_t rows = left < FB_ATTN_BLOCK ? left : FB_ATTN_BLOCK;
+        FB_FOR_DTYPE(kv->dtype, T,
+                     for (int64_t j = 0; j < rows; j++) widen_row(T, vf_address(T, b.data, j * kv->width),
+                                                                  kv->width, d->block + j * d->stride));
+        return (block){d->block, FB_F32, d->stride, d->stride, NULL};
+    }
+    if (left > FB_ATTN_BLOCK)
+        b.next = fb_value_at(kv, u->kv_head, first + FB_ATTN_BLOCK);
+    else if (u->kv_head + 1 < kv->heads)
+        b.next = fb_value_at(kv, u->kv_head + 1, 0);
+    return b;
+}
+
+FB_INLINE void load_queries(const fb_view *q, const unit *u, const desk *d) {
+    for (int64_t n = 0; n < u->n; n++)
+        FB_FOR_DTYPE(
+            q->dtype, T,
+            widen_row(T, fb_view_at(q, unit_row(u, n), unit_head(u, n)), q->width, d->q + n * d->stride));
+}
+
+/* d->scores = the unit's queries against the keys of the block at `first`. */
+void FB_KERNEL(unit_scores)(const unit *u, const block *keys, int64_t first, float scale, const desk *d);
+
+/* d->sum += d->scores, which are weights now, times the values of the block at `first`. */
+void FB_KERNEL(unit_values)(const unit *u, const block *values, int64_t first, const desk *d);
+
+#endif

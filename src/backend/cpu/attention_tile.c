@@ -1,0 +1,124 @@
+/* Tiles of attention: a few queries against a block of keys or values, sums in registers. */
+#include "backend/cpu/attention.h"
+
+/* Queries that are computed together, and how many vectors of sums stay in registers for them. */
+#define TILE 4
+#define SUMS (VW == 16 ? 16 : 8)
+
+/* Asks for the part of `next` that corresponds to `at` in the block, into the second-level cache. Keys and
+ * values take turns, and after each turn the hardware would have to find out anew what is being read. */
+FB_INLINE void fetch(const uint8_t *next, const block *b, const uint8_t *at) {
+    if (next) __builtin_prefetch(next + (at - (const uint8_t *)b->data), 0, 2);
+}
+
+/* out[n][j] = scale * q[n] . key[j]. A vector beyond the last is the last one again, and nobody looks at its
+ * scores. */
+FB_INLINE void score_tile(fb_dtype t, const int nq, const float *q, int64_t q_stride, const block *b,
+                          const uint8_t *next, int64_t count, float scale, float *out) {
+    const int vectors = SUMS / nq >= 8 ? 8 : SUMS / nq >= 4 ? 4 : 2;
+    const int apart = t == FB_F32 ? 1 : 2; /* elements of FB_KV_LANES keys in a cache line */
+    int64_t last = (count - 1) / VW * VW;
+    for (int64_t j = 0; j < count; j += vectors * VW) {
+        const uint8_t *key[8];
+        vf sum[4][8];
+        for (int k = 0; k < vectors; k++) {
+            int64_t at = j + k * VW < last ? j + k * VW : last, lane = at % FB_KV_LANES;
+            key[k] = vf_address(t, b->data, (at - lane) * b->width + lane);
+            for (int n = 0; n < nq; n++) sum[n][k] = vf_set1(0);
+        }
+        for (int64_t i = 0; i < b->width; i++) {
+            vf x[8];
+            for (int k = 0; k < vectors; k++) {
+                x[k] = vf_get(t, key[k], i * FB_KV_LANES);
+                if (k * VW % FB_KV_LANES == 0 && i % apart == 0)
+                    fetch(next, b, vf_address(t, key[k], i * FB_KV_LANES));
+            }
+            for (int n = 0; n < nq; n++) {
+                vf y = vf_set1(q[n * q_stride + i]);
+                for (int k = 0; k < vectors; k++) sum[n][k] = vf_fma(y, x[k], sum[n][k]);
+            }
+        }
+        for (int n = 0; n < nq; n++)
+            for (int k = 0; k < vectors && j + k * VW < FB_ATTN_BLOCK; k++)
+                vf_put(FB_F32, out, n * FB_ATTN_BLOCK + j + k * VW, sum[n][k] * scale);
+    }
+}
+
+/* `vectors` vectors of each of nq sums, from element i on, stay in registers while positions go by. */
+FB_INLINE void weigh_part(fb_dtype t, const int nq, const int vectors, const float *weights, const block *b,
+                          const uint8_t *next, int64_t begin, int64_t end, int64_t i, float *sum,
+                          int64_t stride) {
+    const int line = t == FB_F32 ? 16 : 32; /* elements in a cache line */
+    vf s[4][4];
+    for (int n = 0; n < nq; n++)
+        for (int k = 0; k < vectors; k++) s[n][k] = vf_load_f32(sum + n * stride + i + k * VW);
+    for (int64_t j = begin; j < end; j++) {
+        const uint8_t *row = vf_address(t, b->data, j * b->stride);
+        for (int64_t at = 0; next && at < b->stride; at += line) fetch(next, b, vf_address(t, row, at));
+        vf x[4];
+        for (int k = 0; k < vectors; k++)
+            x[k] = vectors == 1 ? vf_get_n(t, row, i, b->width, 0) : vf_get(t, row, i + k * VW);
+        for (int n = 0; n < nq; n++) {
+            vf weight = vf_set1(weights[n * FB_ATTN_BLOCK + j]);
+            for (int k = 0; k < vectors; k++) s[n][k] = vf_fma(weight, x[k], s[n][k]);
+        }
+    }
+    for (int n = 0; n < nq; n++)
+        for (int k = 0; k < vectors; k++) vf_put(FB_F32, sum, n * stride + i + k * VW, s[n][k]);
+}
+
+/* sum[n] += weights[n][j] * value[j], for j from `begin` to `end`. */
+FB_INLINE void weigh_tile(fb_dtype t, const int nq, const float *weights, const block *b, const uint8_t *next,
+                          int64_t begin, int64_t end, float *sum, int64_t stride) {
+    int64_t i = 0;
+    if (begin == end) return;
+    const int vectors = SUMS / nq >= 4 ? 4 : 2;
+    for (; i + vectors * VW <= b->width; i += vectors * VW)
+        weigh_part(t, nq, vectors, weights, b, i ? NULL : next, begin, end, i, sum, stride);
+    for (; i < b->width; i += VW) weigh_part(t, nq, 1, weights, b, NULL, begin, end, i, sum, stride);
+}
+
+/* Runs `statement` with N a constant, the number of queries in a tile. */
+#define FOR_TILE(n, N, statement)                                                                            \
+    do {                                                                                                     \
+        if ((n) == 1) {                                                                                      \
+            const int N = 1;                                                                                 \
+            statement;                                                                                       \
+        } else if ((n) == 2) {                                                                               \
+            const int N = 2;                                                                                 \
+            statement;                                                                                       \
+        } else if ((n) == 3) {                                                                               \
+            const int N = 3;                                                                                 \
+            statement;                                                                                       \
+        } else {                                                                                             \
+            const int N = 4;                                                                                 \
+            statement;                                                                                       \
+        }                                                                                                    \
+    } while (0)
+
+void FB_KERNEL(unit_scores)(const unit *u, const block *b, int64_t first, float scale, const desk *d) {
+    for (int64_t n = 0; n < u->n; n += TILE) {
+        int nq = u->n - n < TILE ? (int)(u->n - n) : TILE;
+        int64_t count = unit_count_in(u, n + nq - 1, first);
+        FB_FOR_DTYPE(b->dtype, T,
+                     FOR_TILE(nq, N,
+                              score_tile(T, N, d->q + n * d->stride, d->stride, b, n ? NULL : b->next, count,
+                                         scale, d->scores + n * FB_ATTN_BLOCK)));
+    }
+}
+
+/* What all of a tile see first, then for each what it sees besides. */
+void FB_KERNEL(unit_values)(const unit *u, const block *b, int64_t first, const desk *d) {
+    for (int64_t n = 0; n < u->n; n += TILE) {
+        int nq = u->n - n < TILE ? (int)(u->n - n) : TILE;
+        int64_t common = unit_count_in(u, n, first);
+        const float *weights = d->scores + n * FB_ATTN_BLOCK;
+        float *sum = d->sum + n * d->stride;
+        FB_FOR_DTYPE(
+            b->dtype, T,
+            FOR_TILE(nq, N, weigh_tile(T, N, weights, b, n ? NULL : b->next, 0, common, sum, d->stride));
+            for (int k = 1; k < nq; k++)
+                weigh_tile(T, 1, weights + k * FB_ATTN_BLOCK, b, NULL, common, unit_count_in(u, n + k, first),
+                           sum + k * d->stride, d->stride));
+    }
+}
