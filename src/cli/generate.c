@@ -5,13 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "cli/output.h"
 
 /* A shorter prefill is over before a bar could be read. */
 #define PROGRESS_MIN_TOKENS 64
-#define PROGRESS_WIDTH      30
 
 double cli_clock(void) {
     struct timespec now;
@@ -38,16 +36,9 @@ static void catch_interrupt(void) {
 
 /* ---- prefill --------------------------------------------------------------------------------- */
 
-static bool shows_progress(int64_t total) { return total > PROGRESS_MIN_TOKENS && isatty(STDERR_FILENO); }
-
 static bool on_progress(void *user, int64_t done, int64_t total) {
     (void)user;
-    if (shows_progress(total)) {
-        static const char full[] = "##############################";
-        int filled = (int)(PROGRESS_WIDTH * done / total);
-        fprintf(stderr, "\rprompt [%.*s%*s] %lld of %lld tokens", filled, full, PROGRESS_WIDTH - filled, "",
-                (long long)done, (long long)total);
-    }
+    if (total > PROGRESS_MIN_TOKENS) cli_progress("prompt", done, total, "tokens");
     return !interrupted;
 }
 
@@ -55,7 +46,7 @@ static fb_status prefill(cli_generation *g, fb_error *err) {
     double start = g->last = cli_clock();
     on_progress(NULL, 0, g->prompt_count);
     fb_status status = fb_session_prefill(g->session, g->prompt, g->prompt_count, err);
-    if (shows_progress(g->prompt_count)) fputs("\r\033[K", stderr);
+    if (g->prompt_count > PROGRESS_MIN_TOKENS) cli_progress_clear();
     g->prefill_seconds = cli_clock() - start;
     return status;
 }

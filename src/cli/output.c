@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdio_ext.h>
 #include <string.h>
+#include <unistd.h>
 
 int cli_fail(int status, const char *format, ...) {
     char message[1024];
@@ -36,6 +37,19 @@ int cli_fail_output(int reason) {
 int cli_finish_output(int status) {
     errno = 0;
     return fflush(stdout) == 0 && !ferror(stdout) ? status : cli_fail_output(errno);
+}
+
+void cli_progress(const char *what, int64_t done, int64_t total, const char *unit) {
+    static const char full[] = "##############################";
+    enum { WIDTH = sizeof full - 1 };
+    int filled = (int)(WIDTH * done / total);
+    if (isatty(STDERR_FILENO))
+        fprintf(stderr, "\r%s [%.*s%*s] %" PRId64 " of %" PRId64 " %s", what, filled, full, WIDTH - filled,
+                "", done, total, unit);
+}
+
+void cli_progress_clear(void) {
+    if (isatty(STDERR_FILENO)) fputs("\r\033[K", stderr);
 }
 
 const char *cli_format_digits(int64_t value, char text[CLI_NUMBER_BYTES]) {

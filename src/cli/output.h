@@ -19,6 +19,11 @@ int cli_finish_output(int status);
  * gone away (EPIPE) is no news for the user and gives no message. */
 int cli_fail_output(int reason);
 
+/* "prompt [###   ] 128 of 512 tokens" on one line of stderr, over what was there before; then that line is
+ * wiped. Nothing where stderr is no terminal. */
+void cli_progress(const char *what, int64_t done, int64_t total, const char *unit);
+void cli_progress_clear(void);
+
 /* "8,404,992" and "8.4 M" into `text`, and return it. */
 #define CLI_NUMBER_BYTES 32
 const char *cli_format_digits(int64_t value, char text[CLI_NUMBER_BYTES]);
