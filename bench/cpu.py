@@ -74,8 +74,9 @@ class Turns:
             fail(f"fusebox bench: {line.strip() or 'ended early'} (exit status {self.process.wait()})")
 
     def finish(self):
-        report = self.process.communicate()[0]
-        if self.process.returncode:
+        report = self.process.stdout.read()
+        self.process.stdin.close()
+        if self.process.wait():
             fail(f"fusebox bench: exit status {self.process.returncode}")
         return json.loads(report)
 
