@@ -166,9 +166,10 @@ typedef struct fb_session_options {
     const char
         *machine;    /* folder of the planner's measurements, by which "auto" chooses; NULL: by assumptions */
     bool exact;      /* only variants that are bit-identical to the plain ops */
+    bool float_dot;  /* weights of Q8_0 and Q4_0 are multiplied with floats, not with 8-bit integers */
     bool greedy;     /* only the best token of a step is wanted (fb_session_best), not the logits */
     bool profile;    /* take the time of every op */
-    const char *isa; /* "avx512", "avx2", "portable", "ref" (slow, double precision); NULL: the best here */
+    const char *isa; /* "avx512vnni", "avx512", "avx2", "portable", "ref" (slow, in double); NULL: the best */
     fb_hidden_fn on_hidden;
     fb_progress_fn on_progress;
     void *user;
@@ -257,6 +258,45 @@ typedef struct fb_fuse_info {
 
 /* Index 0, 1, … until false. */
 FB_API bool fb_model_fuse(const fb_model *model, int index, fb_fuse_info *info);
+
+/* ---- quantisation ----------------------------------------------------------------------------------------
+ */
+
+typedef struct fb_quantize_options {
+    fb_dtype type;              /* of matrices: FB_F16, FB_Q8_0 or FB_Q4_0 */
+    fb_dtype head;              /* of the output head, which may be the embedding, too; the same choice */
+    const char *name;           /* of the model, unless its file has one; NULL: none */
+    bool replace;               /* a file that has the name already */
+    fb_progress_fn on_progress; /* by weights; return false to stop. May be NULL */
+    void *user;
+} fb_quantize_options;
+
+/* Matrices and the head in Q8_0. */
+FB_API void fb_quantize_options_default(fb_quantize_options *options);
+
+/* All layers' tensors of one kind. */
+typedef struct fb_quantize_kind {
+    char name[64]; /* "ffn_up.weight" */
+    fb_dtype type;
+    bool no_blocks; /* kept in F16, because its rows are no whole blocks of what was asked for */
+    int64_t tensors, weights, bytes;
+    double rel;     /* norm of the error over the norm of the weights */
+    double max_abs; /* largest error of a weight */
+} fb_quantize_kind;
+
+typedef struct fb_quantize_report {
+    int64_t weights;
+    int64_t bytes_before, bytes_after; /* of the weights */
+    int64_t file_bytes;                /* of the file: with its metadata */
+    int32_t kind_count;
+    fb_quantize_kind kinds[64];
+} fb_quantize_report;
+
+/* Writes the model as a GGUF file, tokenizer included: matrices in the types asked for, vectors in F32.
+ * Refuses a model that such a file cannot describe. Under `path` there is the whole file or none. */
+FB_API fb_status fb_model_quantize(const fb_model *model, const char *path,
+                                   const fb_quantize_options *options, fb_quantize_report *report,
+                                   fb_error *err);
 
 /* ---- benchmarks ------------------------------------------------------------------------------------------
  */

@@ -39,13 +39,14 @@ LIB_SRC  := $(filter-out $(KERNEL_SRC) $(CLI_SRC),$(sort $(wildcard src/*/*.c sr
 
 ARCH := $(shell uname -m)
 ifeq ($(ARCH),x86_64)
-ISAS := portable avx2 avx512
+ISAS := portable avx2 avx512 avx512vnni
 else
 ISAS := portable
 endif
 ISAFLAGS_portable :=
 ISAFLAGS_avx2     := -mavx2 -mfma -mf16c
 ISAFLAGS_avx512   := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512
+ISAFLAGS_avx512vnni := $(ISAFLAGS_avx512) -mavx512vnni -DFB_ISA_avx512
 
 LIB_OBJ := $(LIB_SRC:src/%.c=$(BUILD)/obj/%.o) \
            $(foreach isa,$(ISAS),$(KERNEL_SRC:src/backend/cpu/%.c=$(BUILD)/obj/backend/cpu/%.$(isa).o))

@@ -94,23 +94,30 @@ static fb_status describe(const char *what, const json_t *json, fb_spec *spec, f
     FB_TRY(check_class(&config, row, err));
     FB_TRY(check_neutral(&config, err));
     spec->architecture = row->model_type;
+    spec->begin = FB_NONE;
     fb_spec_fact(spec, "architecture", "%s", row->model_type);
     return row->describe(&config, spec, err);
 }
 
-fb_status fb_arch_describe(const char *what, const char *bytes, size_t size, fb_spec **out, fb_error *err) {
+fb_status fb_arch_describe_json(const char *what, const json_t *json, fb_spec **out, fb_error *err) {
     *out = NULL;
-    json_t *json;
-    FB_TRY(fb_json_parse(what, bytes, size, &json, err));
     fb_spec *spec = calloc(1, sizeof *spec);
     fb_status status = spec ? describe(what, json, spec, err) : fb_fail_memory(err, what, sizeof *spec);
-    json_decref(json);
     if (status != FB_OK) {
         fb_spec_free(spec);
         return status;
     }
     *out = spec;
     return FB_OK;
+}
+
+fb_status fb_arch_describe(const char *what, const char *bytes, size_t size, fb_spec **out, fb_error *err) {
+    *out = NULL;
+    json_t *json;
+    FB_TRY(fb_json_parse(what, bytes, size, &json, err));
+    fb_status status = fb_arch_describe_json(what, json, out, err);
+    json_decref(json);
+    return status;
 }
 
 void fb_spec_free(fb_spec *spec) {

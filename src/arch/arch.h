@@ -3,6 +3,8 @@
 #ifndef FB_ARCH_ARCH_H
 #define FB_ARCH_ARCH_H
 
+#include <jansson.h>
+
 #include "program/program.h"
 
 #define FB_MAX_FACTS   32
@@ -13,20 +15,36 @@ typedef struct fb_fact {
     char name[32], value[64];
 } fb_fact;
 
+/* What the program's ops say in detail, as numbers of the whole model: other formats name them. */
+typedef struct fb_hyper {
+    int64_t heads, mlp;
+    double eps;
+    fb_op_kind activation;
+    bool parallel; /* both branches of a layer read its input */
+    bool tied;     /* the head is the embedding */
+    int32_t rotary;
+    double rope_base,
+        rope_linear; /* frequencies: base^(-2 i / rotary) / linear, and perhaps scaled further */
+} fb_hyper;
+
 typedef struct fb_spec {
     const char *architecture;
     fb_program program;
+    fb_hyper hyper;
     fb_fact facts[FB_MAX_FACTS];
     int32_t fact_count;
     const char *optional_prefix;         /* tensor names may come without it; or NULL */
     const char *ignored[FB_MAX_IGNORED]; /* tensors that are not weights, by the end of their name */
     int32_t ends[FB_MAX_ENDS];           /* ids that end a text */
     int32_t end_count;
+    int32_t begin; /* the id that begins one, or FB_NONE */
 } fb_spec;
 
 /* From the bytes of a config.json. `what` names them in errors. What would change the maths and is not known
  * is refused by name. */
 fb_status fb_arch_describe(const char *what, const char *json, size_t size, fb_spec **out, fb_error *err);
+/* The same once it is parsed, or made from another format's metadata. */
+fb_status fb_arch_describe_json(const char *what, const json_t *json, fb_spec **out, fb_error *err);
 void fb_spec_free(fb_spec *spec);
 
 #endif

@@ -177,6 +177,9 @@ fb_status fb_config_rope(const fb_config *config, fb_spec *spec, int64_t head_di
                        &fraction, err));
 
     *rotary = (int32_t)((double)head_dim * fraction);
+    spec->hyper.rotary = *rotary;
+    spec->hyper.rope_base = base;
+    spec->hyper.rope_linear = type->scale == scale_linear ? scaling.factor : 1;
     if (*rotary % 2)
         return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: rotating elements of a head: %d (an even number)",
                        config->what, *rotary);

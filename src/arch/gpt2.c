@@ -91,6 +91,11 @@ fb_status fb_gpt2_describe(const fb_config *config, fb_spec *spec, fb_error *err
     fb_spec_fact(spec, "mlp", "%lld", (long long)c.mlp);
     fb_spec_fact(spec, "embeddings", "%s", c.tied ? "tied" : "untied");
 
+    spec->hyper.heads = c.heads;
+    spec->hyper.mlp = c.mlp;
+    spec->hyper.eps = c.eps;
+    spec->hyper.activation = c.activation;
+    spec->hyper.tied = c.tied;
     p->kv_heads = c.heads;
     p->head_dim = c.head_dim;
     spec->optional_prefix = "transformer.";

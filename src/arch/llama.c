@@ -96,6 +96,11 @@ fb_status fb_llama_describe(const fb_config *config, fb_spec *spec, fb_error *er
     fb_spec_fact(spec, "mlp", "%lld%s", (long long)c.mlp, c.mlp_bias ? ", with bias" : "");
     fb_spec_fact(spec, "embeddings", "%s", c.tied ? "tied" : "untied");
 
+    spec->hyper.heads = c.heads;
+    spec->hyper.mlp = c.mlp;
+    spec->hyper.eps = c.eps;
+    spec->hyper.activation = c.activation;
+    spec->hyper.tied = c.tied;
     p->kv_heads = c.kv_heads;
     p->head_dim = c.head_dim;
     spec->ignored[0] = ".self_attn.rotary_emb.inv_freq";

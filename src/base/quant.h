@@ -13,4 +13,14 @@ void fb_quant_decode(fb_dtype dtype, const void *from, int64_t count, float *to)
 /* The nearest blocks to `count` values, for the types that are written: F32, F16, BF16, Q8_0, Q4_0. */
 void fb_quant_encode(fb_dtype dtype, const float *from, int64_t count, void *to);
 
+/* Activations that are multiplied with quantised weights: blocks of 32. */
+typedef struct fb_q8 {
+    float scale;
+    int32_t sum; /* of q */
+    int8_t q[32];
+} fb_q8;
+
+/* The room of `n` elements (whole blocks) as fb_q8, in floats. */
+static inline int64_t fb_q8_floats(int64_t n) { return n / 32 * (int64_t)(sizeof(fb_q8) / sizeof(float)); }
+
 #endif

@@ -26,7 +26,9 @@ void fb_bench_compare_best(fb_bench_difference *difference, const float *logits,
 
 /* With `bits`: all bits and tokens are equal. Without: the logits are within the tolerance of a fuse, and
  * tokens differ only where it makes them interchangeable. */
-bool fb_bench_agrees(const fb_bench_difference *difference, bool bits, fb_dtype act, int64_t layers);
+bool fb_bench_agrees(const fb_bench_difference *difference, bool bits, double tolerance);
+/* Of this model's logits in sessions with these options, relative to the largest. */
+double fb_bench_tolerance(const fb_model *model, const fb_session_options *options);
 
 /* Of a copy of the samples. */
 fb_status fb_bench_spread(const double *samples, int64_t count, fb_spread *out, fb_error *err);

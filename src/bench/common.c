@@ -5,6 +5,7 @@
 #include "base/stats.h"
 #include "bench/bench.h"
 #include "fuse/tolerance.h"
+#include "model/model.h"
 
 #define MAX_REPS 100000
 
@@ -61,11 +62,15 @@ void fb_bench_compare_best(fb_bench_difference *d, const float *logits, int32_t 
     if (!(gap <= d->gap)) d->gap = isnan(d->gap) ? d->gap : gap;
 }
 
-bool fb_bench_agrees(const fb_bench_difference *d, bool bits, fb_dtype act, int64_t layers) {
+bool fb_bench_agrees(const fb_bench_difference *d, bool bits, double tolerance) {
     if (isnan(d->max_abs)) return false;
     if (bits) return d->bit_identical;
-    double limit = fb_fuse_tolerance(act, layers) * d->largest;
+    double limit = tolerance * d->largest;
     return d->max_abs <= limit && d->gap <= 2 * limit;
+}
+
+double fb_bench_tolerance(const fb_model *model, const fb_session_options *options) {
+    return fb_fuse_tolerance(options->act, fb_model_quantizes(model, options), model->spec->program.layers);
 }
 
 fb_status fb_bench_spread(const double *samples, int64_t count, fb_spread *out, fb_error *err) {

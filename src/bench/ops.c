@@ -60,7 +60,8 @@ static double seconds_of(const side *s, bool with_tail) {
 
 static fb_status open_side(const ops_bench *b, uint32_t fuses, side *s, fb_error *err) {
     const fb_bench_options *o = b->options;
-    fb_plan_options plan = {.fuses = fuses, .exact = o->session.exact, .greedy = true};
+    fb_plan_options plan = {
+        .fuses = fuses, .exact = o->session.exact, .greedy = true, .float_dot = fb_float_dot(&o->session)};
     fb_backend_options backend = {.threads = o->session.threads,
                                   .act = o->session.act,
                                   .isa = o->session.isa,
@@ -120,7 +121,7 @@ static fb_status check(ops_bench *b, fb_fuse_id fuse, fb_bench_op *op, fb_error 
     bool bits = fb_fuse_table[fuse].exactness == FB_EXACT_BIT || b->options->session.exact;
     op->bit_identical = d.bit_identical;
     op->max_abs = logits ? d.max_abs : NAN;
-    op->agrees = fb_bench_agrees(&d, bits, b->options->session.act, p->layers);
+    op->agrees = fb_bench_agrees(&d, bits, fb_bench_tolerance(b->model, &b->options->session));
     return FB_OK;
 }
 
@@ -184,7 +185,8 @@ static fb_status run(ops_bench *b, fb_error *err) {
     if (!b->report->ops || !b->ids) return fb_fail_memory(err, "benchmark", (o->prompt + o->gen) * 4);
     fb_bench_ids(b->model, b->ids, o->prompt + o->gen);
     for (int fuse = 0; fuse < FB_FUSE_COUNT; fuse++) {
-        if (!fb_fuse_why_not(&b->model->spec->program, (fb_fuse_id)fuse, true)) {
+        if (!fb_fuse_why_not(&b->model->spec->program, (fb_fuse_id)fuse, true,
+                             fb_float_dot(&b->options->session))) {
             fb_status status = bench_fuse(b, (fb_fuse_id)fuse, err);
             close_side(&b->plain);
             close_side(&b->fused);

@@ -115,8 +115,6 @@ static fb_status check_variant(const bench *b, int32_t variant, fb_error *err) {
     fb_bench_variant *v = &b->report->variants[variant];
     fb_session *first = NULL, *other = NULL;
     fb_bench_difference d = {0};
-    fb_model_info info;
-    fb_model_get_info(b->model, &info);
     FB_TRY(compare_tokens(b, variant, err));
     fb_status status = create_session(b, 0, false, &first, err);
     if (status == FB_OK) status = create_session(b, variant, false, &other, err);
@@ -125,7 +123,7 @@ static fb_status check_variant(const bench *b, int32_t variant, fb_error *err) {
         bool bits = promises_bits(b, first) && promises_bits(b, other);
         v->bit_identical = d.bit_identical;
         v->max_abs = d.max_abs;
-        v->agrees = fb_bench_agrees(&d, bits, b->options->session.act, info.layers);
+        v->agrees = fb_bench_agrees(&d, bits, fb_bench_tolerance(b->model, &b->options->session));
         b->report->agree = b->report->agree && v->agrees;
     }
     fb_session_free(first);

@@ -1,11 +1,11 @@
 #include "cli/generate.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "cli/interrupt.h"
 #include "cli/output.h"
 
 /* A shorter prefill is over before a bar could be read. */
@@ -17,29 +17,12 @@ double cli_clock(void) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* ---- Ctrl-C ---------------------------------------------------------------------------------- */
-
-static volatile sig_atomic_t interrupted;
-
-static void on_interrupt(int signal_number) {
-    (void)signal_number;
-    interrupted = 1;
-}
-
-/* The first Ctrl-C is noticed between tokens, and system calls go on, so that no text is lost; a second one
- * kills. */
-static void catch_interrupt(void) {
-    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART | SA_RESETHAND};
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-}
-
 /* ---- prefill --------------------------------------------------------------------------------- */
 
 static bool on_progress(void *user, int64_t done, int64_t total) {
     (void)user;
     if (total > PROGRESS_MIN_TOKENS) cli_progress("prompt", done, total, "tokens");
-    return !interrupted;
+    return !cli_interrupted();
 }
 
 static fb_status prefill(cli_generation *g, fb_error *err) {
@@ -91,7 +74,7 @@ static fb_status write_tokens(cli_generation *g, bool *written, fb_error *err) {
     while (status == FB_OK && *written) {
         if (g->count == g->limit)
             g->stop = g->context_is_limit ? CLI_STOP_CONTEXT : CLI_STOP_LENGTH;
-        else if (interrupted)
+        else if (cli_interrupted())
             g->stop = CLI_STOP_INTERRUPT;
         if (g->stop != CLI_STOP_NONE) break;
         /* The last token is written but never decoded: its successor is not asked for. */
@@ -140,10 +123,10 @@ int cli_generate(cli_generation *g) {
     g->seconds = malloc(room * sizeof *g->seconds);
     if (!g->tokens || !g->seconds) return cli_fail(CLI_FAILED, "tokens: no memory for %zu", room);
 
-    catch_interrupt();
+    cli_interrupt_catch();
     bool written = true;
     fb_status status = prefill(g, &err);
-    if (status == FB_ERROR_STOPPED && interrupted) {
+    if (status == FB_ERROR_STOPPED && cli_interrupted()) {
         g->stop = CLI_STOP_INTERRUPT;
     } else {
         /* Not before here: the progress bar needs the line, and a prefill that fails must leave the output

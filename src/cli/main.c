@@ -10,6 +10,7 @@ static const cli_command commands[] = {
     {"verify", "[MODEL] [--golden FILE] [options]", "Prove the fuses, or compare with a reference answer",
      cli_verify},
     {"ppl", "[MODEL] -f FILE [options]", "Measure how well a model foresees a text: its perplexity", cli_ppl},
+    {"quantize", "[MODEL] OUT.gguf [options]", "Write a model as a smaller GGUF file", cli_quantize},
     {"fuses", "[MODEL] [options]", "Show every fuse, and what it does to a model", cli_fuses},
     {"bench", "[MODEL] [options]", "Time fuses against each other on real decode steps", cli_bench},
     {"profile", "[MODEL] [options]", "Show where the time of a step goes", cli_profile},

@@ -7,10 +7,11 @@
 
 #define MAX_THREADS 256
 
-static const char *const isas[] = {"avx512", "avx2", "portable", "ref", NULL};
+static const char *const isas[] = {"avx512vnni", "avx512", "avx2", "portable", "ref", NULL};
+static const char *const dots[] = {"q8", "float", NULL};
 
 void cli_model_rows(cli_model_options *options, cli_option rows[CLI_MODEL_ROWS]) {
-    *options = (cli_model_options){.threads = 0, .act = FB_F32, .isa = NULL, .fuse = "auto"};
+    *options = (cli_model_options){.threads = 0, .act = FB_F32, .isa = NULL, .fuse = "auto", .dot = "q8"};
     rows[0] = (cli_option){
         CLI_ROW(0, "threads", CLI_INT, &options->threads, "N", "threads; the result does not depend on it"),
         .range = {0, MAX_THREADS}, .fallback = "0, one a core"};
@@ -24,6 +25,10 @@ void cli_model_rows(cli_model_options *options, cli_option rows[CLI_MODEL_ROWS])
                 "none, all, auto, or a list: add_norm,bias_act or all,-qkv_up; see fusebox fuses")};
     rows[4] = (cli_option){CLI_ROW(0, "exact", CLI_FLAG, &options->exact, NULL,
                                    "only fuses that give the plain operators' bits")};
+    rows[5] =
+        (cli_option){CLI_ROW(0, "dot", CLI_CHOICE, &options->dot, "KIND",
+                             "what q8_0 and q4_0 weights are multiplied with: 8-bit integers or floats"),
+                     .choices = dots};
 }
 
 void cli_model_session(const cli_model_options *options, fb_session_options *session) {
@@ -33,6 +38,7 @@ void cli_model_session(const cli_model_options *options, fb_session_options *ses
     session->isa = options->isa;
     session->fuse = options->fuse;
     session->exact = options->exact;
+    session->float_dot = strcmp(options->dot, "float") == 0;
     session->machine = cli_cache_folder();
 }
 

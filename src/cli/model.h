@@ -9,11 +9,12 @@ typedef struct cli_model_options {
     fb_dtype act;
     const char *isa;  /* NULL: the best */
     const char *fuse; /* "none", "all", "auto" or a list */
+    const char *dot;  /* "q8" or "float" */
     bool exact;       /* only variants that are bit-identical to the plain ops */
 } cli_model_options;
 
 /* Sets the defaults and writes the rows whose targets are in `options`. */
-enum { CLI_MODEL_ROWS = 5 };
+enum { CLI_MODEL_ROWS = 6 };
 void cli_model_rows(cli_model_options *options, cli_option rows[CLI_MODEL_ROWS]);
 
 void cli_model_session(const cli_model_options *options, fb_session_options *session);

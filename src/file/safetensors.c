@@ -8,23 +8,10 @@
 #include <string.h>
 
 #include "file/json.h"
-#include "file/safetensors_table.h"
+#include "file/tensors_table.h"
 
 #define HEADER_LIMIT 100000000 /* the format's own */
 #define METADATA     "__metadata__"
-
-static const struct {
-    const char *name;
-    int64_t size;
-} stored_types[FB_STORED_TYPE_COUNT] = {
-    [FB_STORED_F64] = {"F64", 8},   [FB_STORED_F32] = {"F32", 4}, [FB_STORED_F16] = {"F16", 2},
-    [FB_STORED_BF16] = {"BF16", 2}, [FB_STORED_I64] = {"I64", 8}, [FB_STORED_I32] = {"I32", 4},
-    [FB_STORED_I16] = {"I16", 2},   [FB_STORED_I8] = {"I8", 1},   [FB_STORED_U8] = {"U8", 1},
-    [FB_STORED_BOOL] = {"BOOL", 1},
-};
-
-const char *fb_stored_name(fb_stored_type type) { return stored_types[type].name; }
-int64_t fb_stored_size(fb_stored_type type) { return stored_types[type].size; }
 
 /* What is being parsed, for checks and messages. */
 typedef struct source {
@@ -34,21 +21,8 @@ typedef struct source {
     int64_t data_size;
 } source;
 
-/* Where a tensor's bytes lie in the data, for the check that all of them tile it. */
-typedef struct range {
-    int64_t begin, end;
-    const char *name;
-} range;
-
 #define FAIL(src, status, err, format, ...)                                                                  \
     fb_fail(err, status, "%s: tensor %.100s: " format, (src)->what, (src)->name, __VA_ARGS__)
-
-static fb_status check_name(const source *src, fb_error *err) {
-    bool good = *src->name != 0;
-    for (const char *c = src->name; *c; c++) good = good && (unsigned char)*c >= 0x20 && *c != 0x7f;
-    return good ? FB_OK
-                : FAIL(src, FB_ERROR_FILE, err, "name: %s", *src->name ? "control character in it" : "empty");
-}
 
 static fb_status parse_type(const source *src, const json_t *info, fb_stored_type *out, fb_error *err) {
     char text[64];
@@ -57,12 +31,10 @@ static fb_status parse_type(const source *src, const json_t *info, fb_stored_typ
         return FAIL(src, FB_ERROR_FILE, err, "dtype: %s (expected a string)",
                     fb_json_show(value, text, sizeof text));
     size_t length = json_string_length(value); /* a NUL may hide inside */
-    for (int type = 0; type < FB_STORED_TYPE_COUNT; type++)
-        if (length == strlen(stored_types[type].name) &&
-            !memcmp(json_string_value(value), stored_types[type].name, length)) {
-            *out = (fb_stored_type)type;
-            return FB_OK;
-        }
+    for (*out = 0; *out < FB_STORED_PLAIN_COUNT; ++*out) {
+        const char *name = fb_stored_name(*out);
+        if (length == strlen(name) && !memcmp(json_string_value(value), name, length)) return FB_OK;
+    }
     return FAIL(src, FB_ERROR_UNSUPPORTED, err,
                 "unknown dtype: %s (F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL)",
                 fb_json_show(value, text, sizeof text));
@@ -90,21 +62,20 @@ static fb_status parse_shape(const source *src, const json_t *info, fb_tensor_en
 }
 
 /* The shape and the type are known: the range must have room for exactly that. */
-static fb_status parse_offsets(const source *src, const json_t *info, fb_tensor_entry *entry, range *out,
-                               fb_error *err) {
+static fb_status parse_offsets(const source *src, const json_t *info, fb_tensor_entry *entry,
+                               fb_tensor_range *out, fb_error *err) {
     char text[64];
     const json_t *offsets = json_object_get(info, "data_offsets");
     const json_t *begin = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
     if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end))
         return FAIL(src, FB_ERROR_FILE, err, "data_offsets: %s (expected two integers)",
                     fb_json_show(offsets, text, sizeof text));
-    *out = (range){json_integer_value(begin), json_integer_value(end), src->name};
+    *out = (fb_tensor_range){json_integer_value(begin), json_integer_value(end), src->name};
     long long first = out->begin, last = out->end;
     if (first < 0 || first > last || last > src->data_size)
         return FAIL(src, FB_ERROR_FILE, err, "data_offsets: %lld to %lld (0 to %lld are in the file)", first,
                     last, (long long)src->data_size);
-    int64_t bytes;
-    if (__builtin_mul_overflow(entry->count, fb_stored_size(entry->type), &bytes)) bytes = INT64_MAX;
+    int64_t bytes = fb_stored_bytes(entry->type, entry->count);
     if (bytes != last - first)
         return FAIL(src, FB_ERROR_FILE, err, "data_offsets: %lld bytes (%s %s has %lld)", last - first,
                     fb_stored_name(entry->type), fb_tensor_shape_text(entry, text, sizeof text),
@@ -113,11 +84,12 @@ static fb_status parse_offsets(const source *src, const json_t *info, fb_tensor_
     return FB_OK;
 }
 
-static fb_status parse_entry(const source *src, const json_t *info, fb_tensor_entry *entry, range *where,
-                             fb_error *err) {
+static fb_status parse_entry(const source *src, const json_t *info, fb_tensor_entry *entry,
+                             fb_tensor_range *where, fb_error *err) {
     char text[64];
     entry->name = src->name;
-    FB_TRY(check_name(src, err));
+    if (!fb_tensors_good_name(src->name))
+        return FAIL(src, FB_ERROR_FILE, err, "name: %s", *src->name ? "control character in it" : "empty");
     if (!json_is_object(info) || json_object_size(info) != 3)
         return FAIL(src, FB_ERROR_FILE, err, "%s (expected dtype, shape and data_offsets)",
                     fb_json_show(info, text, sizeof text));
@@ -126,26 +98,9 @@ static fb_status parse_entry(const source *src, const json_t *info, fb_tensor_en
     return parse_offsets(src, info, entry, where, err);
 }
 
-static int compare_ranges(const void *left, const void *right) {
-    const range *a = left, *b = right;
-    if (a->begin != b->begin) return a->begin < b->begin ? -1 : 1;
-    return (a->end > b->end) - (a->end < b->end);
-}
-
-static fb_status check_tiling(const source *src, range *ranges, int64_t count, fb_error *err) {
-    qsort(ranges, (size_t)count, sizeof *ranges, compare_ranges);
-    int64_t end = 0;
-    for (int64_t i = 0; i < count; i++) {
-        const range *r = &ranges[i];
-        if (r->begin < end)
-            return fb_fail(err, FB_ERROR_FILE,
-                           "%s: tensors %.100s and %.100s overlap: %lld (the first ends at %lld)", src->what,
-                           ranges[i - 1].name, r->name, (long long)r->begin, (long long)end);
-        if (r->begin > end)
-            return fb_fail(err, FB_ERROR_FILE, "%s: hole in the data before tensor %.100s: %lld to %lld",
-                           src->what, r->name, (long long)end, (long long)r->begin);
-        end = r->end;
-    }
+static fb_status check_tiling(const source *src, fb_tensor_range *ranges, int64_t count, fb_error *err) {
+    int64_t end;
+    FB_TRY(fb_tensors_check_ranges(src->what, ranges, count, 0, &end, err));
     if (end != src->data_size)
         return fb_fail(err, FB_ERROR_FILE, "%s: bytes behind the last tensor: %lld (0)", src->what,
                        (long long)(src->data_size - end));
@@ -168,7 +123,7 @@ static fb_status check_metadata(const char *what, json_t *metadata, fb_error *er
 }
 
 /* Fills the entries, which have room for every member of the header. */
-static fb_status parse_entries(source *src, fb_tensor_table *table, range *ranges, fb_error *err) {
+static fb_status parse_entries(source *src, fb_tensor_table *table, fb_tensor_range *ranges, fb_error *err) {
     const char *key;
     json_t *info;
     json_object_foreach(table->header, key, info) {
@@ -188,7 +143,7 @@ static fb_status parse_entries(source *src, fb_tensor_table *table, range *range
 static fb_status fill_table(source *src, fb_tensor_table *table, fb_error *err) {
     size_t room = json_object_size(table->header) + 1; /* + 1: never an allocation of nothing */
     table->entries = calloc(room, sizeof *table->entries);
-    range *ranges = calloc(room, sizeof *ranges);
+    fb_tensor_range *ranges = calloc(room, sizeof *ranges);
     fb_status status;
     if (table->entries && ranges)
         status = parse_entries(src, table, ranges, err);
@@ -245,49 +200,9 @@ fb_status fb_tensors_open(const char *path, fb_tensor_table **out, fb_error *err
     return status;
 }
 
-/* ---- the table ----------------------------------------------------------------------------------------- */
-
-void fb_tensors_free(fb_tensor_table *table) {
-    if (!table) return;
-    for (int64_t i = 0; i < table->shard_count; i++) fb_tensors_free(table->shards[i]);
-    free(table->shards);
-    free(table->entries);
-    json_decref(table->header);
-    fb_map_close(&table->map);
-    free(table);
-}
-
-static int compare_names(const void *left, const void *right) {
-    return strcmp(((const fb_tensor_entry *)left)->name, ((const fb_tensor_entry *)right)->name);
-}
-
-void fb_tensors_sort(fb_tensor_table *table) {
-    qsort(table->entries, (size_t)table->count, sizeof *table->entries, compare_names);
-}
-
-int64_t fb_tensors_count(const fb_tensor_table *table) { return table->count; }
-
-const fb_tensor_entry *fb_tensors_at(const fb_tensor_table *table, int64_t index) {
-    return index >= 0 && index < table->count ? &table->entries[index] : NULL;
-}
-
-const fb_tensor_entry *fb_tensors_find(const fb_tensor_table *table, const char *name) {
-    const fb_tensor_entry key = {.name = name};
-    return bsearch(&key, table->entries, (size_t)table->count, sizeof key, compare_names);
-}
-
 const char *fb_tensors_metadata(const fb_tensor_table *table, const char *key) {
     const char *text = json_string_value(json_object_get(json_object_get(table->header, METADATA), key));
     for (int64_t i = 0; !text && i < table->shard_count; i++)
         text = fb_tensors_metadata(table->shards[i], key);
-    return text;
-}
-
-const char *fb_tensor_shape_text(const fb_tensor_entry *entry, char *text, size_t size) {
-    size_t used = (size_t)snprintf(text, size, "[");
-    for (int32_t d = 0; d < entry->dims && used < size; d++)
-        used +=
-            (size_t)snprintf(text + used, size - used, "%s%lld", d ? ", " : "", (long long)entry->shape[d]);
-    if (used < size) snprintf(text + used, size - used, "]");
     return text;
 }

@@ -5,7 +5,8 @@
 #include <string.h>
 
 #include "file/json.h"
-#include "file/safetensors_table.h"
+#include "file/safetensors.h"
+#include "file/tensors_table.h"
 
 #define INDEX_LIMIT 100000000 /* bytes of JSON; real ones have less than a hundredth */
 

@@ -13,6 +13,7 @@
     X(HEAD_ARGMAX, head_argmax, BIT, "LM head + argmax; greedy decoding never stores the logits")            \
     X(ATTN_FLASH, attn_flash, TOL, "scores + softmax + values, without a buffer of scores")                  \
     X(ROPE_KV, rope_kv, BIT, "rope on q and k + the append to the KV cache")                                 \
+    X(QUANT_GEMM, quant_gemm, BIT, "quantising x + the projection(s) that multiply its integers")            \
     X(SWIGLU_DUAL, swiglu_dual, BIT, "gate and up projections + silu + product")                             \
     X(SWIGLU_GEMM, swiglu_gemm, BIT, "silu on the sums of the gate projection")                              \
     X(SWIGLU_VEC, swiglu_vec, BIT, "silu + product")                                                         \
@@ -55,6 +56,7 @@ typedef struct fb_plan_options {
     uint32_t fuses; /* bits of what may be applied */
     bool exact;     /* bit-identical variants only */
     bool greedy;    /* only the best token of a step is wanted, not the logits */
+    bool float_dot; /* quantised weights are multiplied with floats: nothing is quantised in the program */
 } fb_plan_options;
 
 /* A program after its fuses. The frequencies still belong to the plain program. */
@@ -67,6 +69,12 @@ typedef struct fb_plan {
 fb_status fb_plan_make(const fb_program *plain, const fb_plan_options *options, fb_plan *plan, fb_error *err);
 
 /* Why a fuse does not apply to a plain program, in a few words; NULL if it does. */
-const char *fb_fuse_why_not(const fb_program *plain, fb_fuse_id fuse, bool greedy);
+const char *fb_fuse_why_not(const fb_program *plain, fb_fuse_id fuse, bool greedy, bool float_dot);
+
+/* Whether a session multiplies floats only: a float64 run is the truth, from which quantised activations are
+ * an error. */
+static inline bool fb_float_dot(const fb_session_options *options) {
+    return options->float_dot || options->act == FB_F64;
+}
 
 #endif

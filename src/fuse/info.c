@@ -23,9 +23,9 @@ static const char *find_taker(const fb_model *model, int fuse, fb_plan *plan) {
 
 static void fill(const fb_model *model, int fuse, fb_fuse_info *info, fb_plan *plan) {
     const fb_program *plain = &model->spec->program;
-    info->why_not = fb_fuse_why_not(plain, (fb_fuse_id)fuse, true);
+    info->why_not = fb_fuse_why_not(plain, (fb_fuse_id)fuse, true, false);
     if (info->why_not) return;
-    info->greedy = fb_fuse_why_not(plain, (fb_fuse_id)fuse, false) != NULL;
+    info->greedy = fb_fuse_why_not(plain, (fb_fuse_id)fuse, false, false) != NULL;
     apply(model, FB_FUSE_BIT(fuse), plan);
     info->calls_a_step = plan->calls[fuse];
     info->in_all = apply(model, FB_FUSE_ALL, plan) & FB_FUSE_BIT(fuse);

@@ -10,7 +10,8 @@ static fb_op_attr group_attr(const fb_op *op) {
     if (op->kind != FB_OP_LINEAR) return attr;
     attr.segments = 1;
     attr.combine = FB_COMBINE_NONE;
-    for (int s = 0; s < FB_MAX_SEGMENTS; s++) attr.segment[s] = (fb_segment){FB_OP_COUNT, FB_OP_COUNT, 0};
+    for (int s = 0; s < FB_MAX_SEGMENTS; s++)
+        attr.segment[s] = (fb_segment){FB_OP_COUNT, FB_OP_COUNT, 0, op->attr.segment[s].dot};
     return attr;
 }
 
@@ -57,12 +58,17 @@ bool fb_condition_qkv(const fb_match *m) {
     return true;
 }
 
-/* The value that `value` is a norm of, or itself. */
+/* The value that `value` is a norm of, quantised or not; or itself. */
 static int32_t behind_norm(const fb_match *m, int32_t value) {
-    int32_t writer = fb_op_writing(m->program, m->section, value);
-    if (writer == FB_NONE) return value;
-    const fb_op *op = &m->program->ops[m->section][writer];
-    return op->kind == FB_OP_LAYERNORM || op->kind == FB_OP_RMSNORM ? op->in[0] : value;
+    for (;;) {
+        int32_t writer = fb_op_writing(m->program, m->section, value);
+        if (writer == FB_NONE) return value;
+        const fb_op *op = &m->program->ops[m->section][writer];
+        bool norm = op->kind == FB_OP_LAYERNORM || op->kind == FB_OP_RMSNORM;
+        if (!norm && op->kind != FB_OP_QUANTIZE) return value;
+        value = op->in[0];
+        if (norm) return value;
+    }
 }
 
 bool fb_condition_qkv_up(const fb_match *m) {
@@ -77,6 +83,25 @@ bool fb_rewrite_group(const fb_match *m) {
     int nodes = m->op[2] == FB_NONE ? 2 : 3;
     fb_op group = group_of(m, nodes == 2 ? FB_FUSE_QKV_UP : FB_FUSE_QKV, 0, nodes, &ok);
     return ok && fb_match_replace(m, &group, nodes);
+}
+
+/* ---- before: quantising ---- */
+
+/* All its readers are projections (model/lower.c), and all quantise for themselves. */
+bool fb_rewrite_quant_gemm(const fb_match *m) {
+    fb_program *p = m->program;
+    fb_op quantize = *fb_match_op(m, 0);
+    for (int32_t i = 0; i < p->op_count[m->section]; i++) {
+        fb_op *op = &p->ops[m->section][i];
+        for (int s = 0; s < FB_MAX_SEGMENTS; s++) {
+            if (op->in[s] != quantize.out[0]) continue;
+            op->in[s] = quantize.in[0];
+            op->attr.segment[s].dot = FB_DOT_QUANTIZE;
+            op->fuses |= FB_FUSE_BIT(FB_FUSE_QUANT_GEMM) | quantize.fuses;
+        }
+    }
+    fb_op_remove(p, m->section, m->op[0]);
+    return fb_section_sort(p, m->section);
 }
 
 /* ---- before: the norm ---- */
@@ -190,6 +215,7 @@ bool fb_rewrite_head_argmax(const fb_match *m) {
     if (head->weights[1] != FB_NONE) return false;
     op.in[0] = head->in[0];
     op.weights[0] = head->weights[0];
+    op.attr.segment[0].dot = head->attr.segment[0].dot;
     op.out[0] = fb_value_new(p, head->out[0], "_best");
     if (op.out[0] == FB_NONE) return false;
     p->values[op.out[0]].width = p->values[op.out[0]].stride = FB_ARGMAX_WIDTH;

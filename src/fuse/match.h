@@ -75,6 +75,7 @@ bool fb_rewrite_head_argmax(const fb_match *match);
 bool fb_rewrite_attention(const fb_match *match);
 bool fb_rewrite_rope_kv(const fb_match *match);
 bool fb_condition_rope_kv(const fb_match *match);
+bool fb_rewrite_quant_gemm(const fb_match *match);
 bool fb_rewrite_swiglu_dual(const fb_match *match);
 bool fb_rewrite_swiglu_vec(const fb_match *match);
 bool fb_rewrite_linear_act(const fb_match *match);

@@ -50,6 +50,18 @@ fb_status fb_fuse_parse(const char *spec, uint32_t *fuses, bool *automatic, fb_e
  * -----------------------------------------------------------------------------------------------------------
  */
 
+/* Linears read what would have been quantised for them. */
+static void take_floats(fb_program *p) {
+    for (int s = 0; s < FB_SECTIONS; s++)
+        for (int32_t i = p->op_count[s]; i-- > 0;) {
+            fb_op *op = &p->ops[s][i];
+            if (op->kind == FB_OP_LINEAR) op->attr.segment[0].dot = FB_DOT_FLOAT;
+            if (op->kind != FB_OP_QUANTIZE) continue;
+            fb_value_replace(p, op->out[0], op->in[0]);
+            fb_op_remove(p, (fb_section)s, i);
+        }
+}
+
 static void count_calls(fb_plan *plan) {
     const fb_program *p = &plan->program;
     for (int s = 0; s < FB_SECTIONS; s++)
@@ -64,6 +76,7 @@ fb_status fb_plan_make(const fb_program *plain, const fb_plan_options *options, 
                        fb_error *err) {
     memset(plan, 0, sizeof *plan);
     plan->program = *plain;
+    if (options->float_dot) take_floats(&plan->program);
     for (int32_t i = 0; i < fb_pattern_count; i++) {
         const fb_pattern *pattern = &fb_pattern_table[i];
         if (!(options->fuses & FB_FUSE_BIT(pattern->fuse))) continue;
@@ -75,8 +88,8 @@ fb_status fb_plan_make(const fb_program *plain, const fb_plan_options *options, 
     return fb_layout_make(&plan->program, &layout, err);
 }
 
-const char *fb_fuse_why_not(const fb_program *plain, fb_fuse_id fuse, bool greedy) {
-    fb_plan_options alone = {.fuses = FB_FUSE_BIT(fuse), .greedy = greedy};
+const char *fb_fuse_why_not(const fb_program *plain, fb_fuse_id fuse, bool greedy, bool float_dot) {
+    fb_plan_options alone = {.fuses = FB_FUSE_BIT(fuse), .greedy = greedy, .float_dot = float_dot};
     fb_plan *plan = malloc(sizeof *plan);
     if (!plan) return "no memory";
     bool applies = fb_plan_make(plain, &alone, plan, NULL) == FB_OK && plan->applied;

@@ -30,6 +30,14 @@ const fb_pattern fb_pattern_table[] = {
      {{2, 0, 1, true}},
      fb_condition_rope_kv, fb_rewrite_rope_kv, "no rotary positions"},
 
+    {FB_FUSE_QUANT_GEMM, FB_BODY, 2, {K(QUANTIZE), LINEARS},
+     {{1, FB_ANY, 0, false}},
+     NULL, fb_rewrite_quant_gemm, "no weights of Q8_0 or Q4_0"},
+
+    {FB_FUSE_QUANT_GEMM, FB_EPILOGUE, 2, {K(QUANTIZE), LINEARS | K(HEAD_ARGMAX)},
+     {{1, 0, 0, false}},
+     NULL, fb_rewrite_quant_gemm, "no weights of Q8_0 or Q4_0"},
+
     {FB_FUSE_SWIGLU_DUAL, FB_BODY, 4, {K(LINEAR), K(SILU), K(LINEAR), K(MUL)},
      {{1, 0, 0, true}, {3, FB_ANY, 1, true}, {3, FB_ANY, 2, true}},
      fb_condition_same_input, fb_rewrite_swiglu_dual, "no gated MLP with silu"},

@@ -1,24 +1,36 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "arch/gguf_names.h"
+#include "file/map.h"
 #include "model/model.h"
+
+#define NAME_SIZE 128
 
 /* Which stored types may be weights. */
 static bool weight_dtype(fb_stored_type type, fb_dtype *out) {
-    switch (type) {
-    case FB_STORED_F32:
-        *out = FB_F32;
-        return true;
-    case FB_STORED_F16:
-        *out = FB_F16;
-        return true;
-    case FB_STORED_BF16:
-        *out = FB_BF16;
-        return true;
-    default:
-        return false;
-    }
+    static const struct {
+        bool weight;
+        fb_dtype dtype;
+    } table[FB_STORED_TYPE_COUNT] = {
+        [FB_STORED_F32] = {true, FB_F32},   [FB_STORED_F16] = {true, FB_F16},
+        [FB_STORED_BF16] = {true, FB_BF16}, [FB_STORED_Q8_0] = {true, FB_Q8_0},
+        [FB_STORED_Q4_0] = {true, FB_Q4_0}, [FB_STORED_Q4_1] = {true, FB_Q4_1},
+        [FB_STORED_Q5_0] = {true, FB_Q5_0}, [FB_STORED_Q5_1] = {true, FB_Q5_1},
+        [FB_STORED_Q4_K] = {true, FB_Q4_K}, [FB_STORED_Q5_K] = {true, FB_Q5_K},
+        [FB_STORED_Q6_K] = {true, FB_Q6_K},
+    };
+    *out = table[type].dtype;
+    return table[type].weight;
 }
+
+/* A slot's tensor in one layer, as the file has it. */
+typedef struct source {
+    char name[NAME_SIZE];
+    const fb_tensor_entry *entry; /* NULL: missing */
+    fb_row_order order;
+    bool transposed; /* [cols, rows] */
+} source;
 
 /* A slot's tensor name in one layer. */
 static void tensor_name(const fb_slot *slot, int64_t layer, char *name, size_t size) {
@@ -29,18 +41,32 @@ static void tensor_name(const fb_slot *slot, int64_t layer, char *name, size_t s
         snprintf(name, size, "%s", slot->name);
 }
 
-static const fb_tensor_entry *find(const fb_model *m, const char *name) {
-    const fb_tensor_entry *entry = fb_tensors_find(m->tensors, name);
+static void find_source(const fb_model *m, const fb_slot *slot, int64_t layer, source *from) {
+    *from = (source){.transposed = slot->transposed && !m->gguf};
+    tensor_name(slot, layer, from->name, sizeof from->name);
+    if (m->gguf) {
+        char name[FB_GGUF_NAME_SIZE];
+        if (!fb_gguf_name(m->spec->architecture, from->name, name, &from->order)) return;
+        memcpy(from->name, name, sizeof name);
+    }
+    from->entry = fb_tensors_find(m->tensors, from->name);
     const char *prefix = m->spec->optional_prefix;
-    if (!entry && prefix && strncmp(name, prefix, strlen(prefix)) == 0)
-        entry = fb_tensors_find(m->tensors, name + strlen(prefix));
-    return entry;
+    if (!from->entry && prefix && strncmp(from->name, prefix, strlen(prefix)) == 0)
+        from->entry = fb_tensors_find(m->tensors, from->name + strlen(prefix));
 }
 
-static fb_status check_shape(const char *path, const fb_slot *slot, const fb_tensor_entry *entry,
+/* Matrices may be quantised, vectors not: they are small, and kernels read them as floats. */
+static fb_status check_dtype(const char *path, const fb_slot *slot, const source *from, fb_dtype *out,
                              fb_error *err) {
-    int64_t first = slot->transposed ? slot->cols : slot->rows,
-            second = slot->transposed ? slot->rows : slot->cols;
+    if (weight_dtype(from->entry->type, out) && (!slot->vector || fb_dtype_is_float(*out))) return FB_OK;
+    return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: %s: dtype %s (F32, F16 or BF16%s)", path, from->name,
+                   fb_stored_name(from->entry->type), slot->vector ? "" : ", or quantised");
+}
+
+static fb_status check_shape(const char *path, const fb_slot *slot, const source *from, fb_error *err) {
+    const fb_tensor_entry *entry = from->entry;
+    int64_t first = from->transposed ? slot->cols : slot->rows,
+            second = from->transposed ? slot->rows : slot->cols;
     bool same = slot->vector ? entry->dims == 1 && entry->shape[0] == slot->cols
                              : entry->dims == 2 && entry->shape[0] == first && entry->shape[1] == second;
     if (same) return FB_OK;
@@ -66,29 +92,46 @@ static void *transpose(const uint8_t *from, int64_t rows, int64_t cols, int64_t 
     return to;
 }
 
+/* A copy with the rows in the order of the program. Rows are whole blocks, so that any dtype will do. */
+static void *reorder(const uint8_t *from, fb_row_order order, int64_t rows, int64_t row_bytes,
+                     int64_t head_dim) {
+    uint8_t *to = malloc((size_t)(rows * row_bytes));
+    for (int64_t r = 0; to && r < rows; r++)
+        memcpy(to + r * row_bytes, from + fb_gguf_row(order, rows, head_dim, r) * row_bytes,
+               (size_t)row_bytes);
+    return to;
+}
+
+/* Copies what the file has in another order than the ops read it; its pages are not needed after that. */
+static fb_status repack(fb_model *m, const fb_slot *slot, const source *from, fb_weight *w, void **copy,
+                        fb_error *err) {
+    int64_t bytes = fb_dtype_bytes(w->dtype, from->entry->count);
+    int64_t rows = slot->vector ? slot->cols : slot->rows; /* a vector has one an element */
+    *copy = from->transposed ? transpose(w->data, slot->cols, slot->rows, fb_dtype_size(w->dtype))
+                             : reorder(w->data, from->order, rows, bytes / rows, m->spec->program.head_dim);
+    if (!*copy) return fb_fail_memory(err, from->name, bytes);
+    fb_map_release(w->data, (size_t)bytes);
+    w->data = *copy;
+    return FB_OK;
+}
+
 static fb_status bind_one(fb_model *m, const char *path, const fb_slot *slot, int64_t layer, int64_t index,
                           const fb_tensor_entry **used, fb_error *err) {
-    char name[128];
-    tensor_name(slot, layer, name, sizeof name);
-    const fb_tensor_entry *entry = find(m, name);
+    source from;
+    find_source(m, slot, layer, &from);
     fb_weight *w = &m->weights[index];
-    if (!entry) return fb_fail(err, FB_ERROR_FILE, "%s: %s: missing tensor", path, name);
-    if (!weight_dtype(entry->type, &w->dtype))
-        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: %s: dtype %s (F32, F16 or BF16)", path, name,
-                       fb_stored_name(entry->type));
-    FB_TRY(check_shape(path, slot, entry, err));
+    if (!from.entry) return fb_fail(err, FB_ERROR_FILE, "%s: %s: missing tensor", path, from.name);
+    FB_TRY(check_dtype(path, slot, &from, &w->dtype, err));
+    FB_TRY(check_shape(path, slot, &from, err));
     w->rows = slot->rows;
     w->cols = slot->cols;
-    w->data = entry->data;
-    if (slot->transposed) {
-        w->data = m->repacked[index] =
-            transpose(entry->data, slot->cols, slot->rows, fb_dtype_size(w->dtype));
-        if (!w->data) return fb_fail_memory(err, name, fb_dtype_bytes(w->dtype, entry->count));
-    }
-    m->info.parameters += entry->count;
-    m->info.weights[w->dtype] += entry->count;
-    m->info.weight_bytes[w->dtype] += fb_dtype_bytes(w->dtype, entry->count);
-    *used = entry;
+    w->data = from.entry->data;
+    if (from.transposed || from.order != FB_ROWS_SAME)
+        FB_TRY(repack(m, slot, &from, w, &m->repacked[index], err));
+    m->info.parameters += from.entry->count;
+    m->info.weights[w->dtype] += from.entry->count;
+    m->info.weight_bytes[w->dtype] += fb_dtype_bytes(w->dtype, from.entry->count);
+    *used = from.entry;
     return FB_OK;
 }
 

@@ -3,7 +3,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "arch/gguf.h"
 #include "file/json.h"
+#include "file/map.h"
+#include "file/safetensors.h"
 
 #define PATH_SIZE 4096
 #define LIMIT_ID  (1 << 24)
@@ -48,29 +51,33 @@ static fb_status read_ends(const char *path, const json_t *json, fb_spec *spec, 
     return FB_OK;
 }
 
-/* generation_config.json has the last word on what ends a text. */
+static fb_status read_begin(const char *path, const json_t *json, fb_spec *spec, fb_error *err) {
+    int64_t id;
+    FB_TRY(fb_json_int(path, json, "bos_token_id", 0, LIMIT_ID - 1, FB_NONE, &id, err));
+    spec->begin = (int32_t)id;
+    return FB_OK;
+}
+
+/* generation_config.json has the last word on what begins and ends a text. */
 static fb_status find_ends(const char *directory, fb_spec *spec, fb_error *err) {
     static const char *const names[] = {"generation_config.json", "config.json"};
-    for (size_t i = 0; i < 2; i++) {
+    bool found = false;
+    for (size_t i = 0; i < 2 && (!found || spec->begin == FB_NONE); i++) {
         char path[PATH_SIZE];
         FB_TRY(join(directory, names[i], path, err));
         if (!fb_map_exists(path)) continue;
         json_t *json;
-        bool found;
         FB_TRY(fb_json_load(path, 1 << 24, &json, err));
-        fb_status status = read_ends(path, json, spec, &found, err);
+        fb_status status = found ? FB_OK : read_ends(path, json, spec, &found, err);
+        if (status == FB_OK && spec->begin == FB_NONE) status = read_begin(path, json, spec, err);
         json_decref(json);
-        if (status != FB_OK || found) return status;
+        FB_TRY(status);
     }
     return FB_OK;
 }
 
-static fb_status open_tokenizer(const char *directory, fb_model *m, fb_error *err) {
-    char path[PATH_SIZE];
-    FB_TRY(join(directory, "tokenizer.json", path, err));
-    if (!fb_map_exists(path)) return FB_OK;
-    FB_TRY(fb_tokenizer_open(path, &m->tokenizer, err));
-    /* A model may have more ids than its tokenizer (padding to a round number), never fewer. */
+/* A model may have more ids than its tokenizer (padding to a round number), never fewer. */
+static fb_status check_tokenizer(const char *path, fb_model *m, fb_error *err) {
     int64_t ids = fb_tokenizer_vocab(m->tokenizer), vocab = m->spec->program.vocab;
     if (ids > vocab)
         return fb_fail(err, FB_ERROR_FILE, "%s: token id %lld (the model's vocabulary has %lld)", path,
@@ -79,7 +86,15 @@ static fb_status open_tokenizer(const char *directory, fb_model *m, fb_error *er
     return FB_OK;
 }
 
-static fb_status open_parts(const char *path, fb_model *m, fb_error *err) {
+static fb_status open_tokenizer(const char *directory, fb_model *m, fb_error *err) {
+    char path[PATH_SIZE];
+    FB_TRY(join(directory, "tokenizer.json", path, err));
+    if (!fb_map_exists(path)) return FB_OK;
+    FB_TRY(fb_tokenizer_open(path, &m->tokenizer, err));
+    return check_tokenizer(path, m, err);
+}
+
+static fb_status open_directory(const char *path, fb_model *m, fb_error *err) {
     FB_TRY(read_config(path, &m->spec, err));
     FB_TRY(find_ends(path, m->spec, err));
     FB_TRY(fb_tensors_open_model(path, &m->tensors, err));
@@ -87,12 +102,46 @@ static fb_status open_parts(const char *path, fb_model *m, fb_error *err) {
     return open_tokenizer(path, m, err);
 }
 
+/* ---- a GGUF file ----------------------------------------------------------------------------------------
+ */
+
+static bool is_gguf(const char *path) {
+    size_t length = strlen(path);
+    return fb_map_exists(path) || (length > 5 && strcmp(path + length - 5, ".gguf") == 0);
+}
+
+static fb_status find_gguf_ends(const char *path, fb_model *m, fb_error *err) {
+    static const char *const keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                       "tokenizer.ggml.eom_token_id"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        int64_t id;
+        FB_TRY(fb_json_int(path, m->gguf->values, keys[i], 0, LIMIT_ID - 1, -1, &id, err));
+        if (id >= 0) m->spec->ends[m->spec->end_count++] = (int32_t)id;
+    }
+    return FB_OK;
+}
+
+static fb_status open_gguf(const char *path, fb_model *m, fb_error *err) {
+    FB_TRY(fb_gguf_open(path, &m->gguf, err));
+    m->tensors = m->gguf->tensors;
+    FB_TRY(fb_gguf_describe(path, m->gguf, &m->spec, err));
+    FB_TRY(find_gguf_ends(path, m, err));
+    FB_TRY(fb_model_bind(m, path, err));
+    FB_TRY(fb_tokenizer_from_gguf(path, m->gguf, &m->tokenizer, err));
+    return m->tokenizer ? check_tokenizer(path, m, err) : FB_OK;
+}
+
+/* ---- the model ------------------------------------------------------------------------------------------
+ */
+
 fb_status fb_model_open(const char *path, fb_model **out, fb_error *err) {
     *out = NULL;
     if (!path || !*path) return fb_fail(err, FB_ERROR_USAGE, "model: no path given");
     fb_model *m = calloc(1, sizeof *m);
     if (!m) return fb_fail_memory(err, "model", sizeof *m);
-    fb_status status = open_parts(path, m, err);
+    fb_status status = is_gguf(path) ? open_gguf(path, m, err) : open_directory(path, m, err);
+    if (status == FB_OK) status = fb_model_pack(m, err);
+    if (status == FB_OK) status = fb_model_lower(m, err);
     if (status != FB_OK) {
         fb_model_free(m);
         return status;
@@ -113,9 +162,13 @@ void fb_model_free(fb_model *m) {
     int64_t total = m->spec ? m->spec->program.slot_count * m->spec->program.layers : 0;
     for (int64_t i = 0; m->repacked && i < total; i++) free(m->repacked[i]);
     free(m->repacked);
+    free(m->packed);
     free(m->weights);
     fb_tokenizer_free(m->tokenizer);
-    fb_tensors_free(m->tensors);
+    if (m->gguf)
+        fb_gguf_free(m->gguf);
+    else
+        fb_tensors_free(m->tensors);
     fb_spec_free(m->spec);
     free(m);
 }
@@ -139,12 +192,11 @@ bool fb_model_is_end(const fb_model *m, int32_t id) {
     return false;
 }
 
-/* ---- text
- * -----------------------------------------------------------------------------------------------------------
+/* ---- text -----------------------------------------------------------------------------------------------
  */
 
 static fb_status need_tokenizer(const fb_model *m, fb_error *err) {
-    return m->tokenizer ? FB_OK : fb_fail(err, FB_ERROR_FILE, "model: no tokenizer.json: text needs one");
+    return m->tokenizer ? FB_OK : fb_fail(err, FB_ERROR_FILE, "model: no tokenizer: text needs one");
 }
 
 fb_status fb_tokenize(const fb_model *m, const char *text, size_t bytes, bool special, int32_t **ids,

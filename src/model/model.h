@@ -4,14 +4,16 @@
 
 #include "arch/arch.h"
 #include "backend/backend.h"
-#include "file/safetensors.h"
+#include "file/gguf.h"
 #include "text/tokenizer.h"
 
 struct fb_model {
     fb_spec *spec;
+    fb_gguf *gguf; /* the file, which has the tensors; NULL for a directory */
     fb_tensor_table *tensors;
-    fb_weight *weights;      /* [slots][layers] */
-    void **repacked;         /* [slots * layers]: copies of weights that the file has transposed, else NULL */
+    fb_weight *weights; /* [slots][layers] */
+    void **repacked; /* [slots * layers]: copies of weights that the file has in another order, else NULL */
+    void *packed;    /* the memory of packed weights, or NULL */
     fb_tokenizer *tokenizer; /* or NULL */
     fb_model_info info;
 };
@@ -19,5 +21,12 @@ struct fb_model {
 /* Finds every weight of the program in model->tensors, checks its dtype and shape, and fills weights,
  * repacked and the counts of info. A tensor that no op reads is refused, unless the spec ignores it. */
 fb_status fb_model_bind(fb_model *model, const char *path, fb_error *err);
+
+/* Packs the weights that can be, then makes the linears that read them multiply integers. */
+fb_status fb_model_pack(fb_model *model, fb_error *err);
+fb_status fb_model_lower(fb_model *model, fb_error *err);
+
+/* Whether a session of these options quantises activations. */
+bool fb_model_quantizes(const fb_model *model, const fb_session_options *options);
 
 #endif

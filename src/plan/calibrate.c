@@ -6,6 +6,8 @@
 #include "backend/cpu/host/isa.h"
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/pack.h"
+#include "base/quant.h"
 #include "plan/calibrate.h"
 
 static void measure_clock(fb_machine *m) {
@@ -106,7 +108,7 @@ typedef struct probe {
 #define ONE                                                                                                  \
     {1, 1, 256, 32, 0}, { 1, 1, 1024, 32, 0 }
 #define MANY                                                                                                 \
-    {24, 1, 256, 32, 0}, { 24, 1, 1024, 32, 0 }
+    {48, 1, 256, 48, 0}, { 48, 1, 1024, 48, 0 }
 #define ROW                                                                                                  \
     {1, 1, 256, 0, 0}, { 1, 1, 2048, 0, 0 }
 #define PAST                                                                                                 \
@@ -119,6 +121,12 @@ static const probe probes[] = {
     {FB_TERM_MANY_F32, FB_OP_LINEAR, FB_F32, MANY},
     {FB_TERM_MANY_F16, FB_OP_LINEAR, FB_F16, MANY},
     {FB_TERM_MANY_BF16, FB_OP_LINEAR, FB_BF16, MANY},
+    {FB_TERM_ONE_Q8_0, FB_OP_LINEAR, FB_Q8_0, ONE},
+    {FB_TERM_ONE_Q4_0, FB_OP_LINEAR, FB_Q4_0, ONE},
+    {FB_TERM_MANY_Q8_0, FB_OP_LINEAR, FB_Q8_0, MANY},
+    {FB_TERM_MANY_Q4_0, FB_OP_LINEAR, FB_Q4_0, MANY},
+    {FB_TERM_DECODED, FB_OP_LINEAR, FB_Q4_K, ONE},
+    {FB_TERM_QUANTIZE, FB_OP_QUANTIZE, FB_F32, ROW},
     {FB_TERM_BEST, FB_OP_HEAD_ARGMAX, FB_F16, ONE},
     {FB_TERM_LAYERNORM, FB_OP_LAYERNORM, FB_F16, ROW},
     {FB_TERM_RMSNORM, FB_OP_RMSNORM, FB_F16, ROW},
@@ -136,7 +144,7 @@ static const probe probes[] = {
     {FB_TERM_ANGLES, FB_OP_ROPE_ANGLES, FB_F32, {1, 1, 16, 0, 100}, {1, 1, 128, 0, 100}},
 };
 
-#define PROBE_FLOATS (128 << 10)
+#define PROBE_FLOATS (256 << 10)
 enum { PROBE_IN, PROBE_IN2, PROBE_OUT, PROBE_WEIGHT, PROBE_KV, PROBE_SCRATCH, PROBE_BUFFERS };
 
 static double probe_calls(const probe *p, const probe_size *s) {
@@ -190,8 +198,11 @@ static void probe_call(const probe *p, const probe_size *s, fb_dtype act, float 
     call->out[0] = probe_view(buffer[PROBE_OUT], act, s->heads, linear ? s->outputs : s->width);
     if (p->kind == FB_OP_HEAD_ARGMAX || p->kind == FB_OP_ROPE_ANGLES) call->out[0].dtype = angles;
     if (soft || p->kind == FB_OP_ATTN_SCORES) call->out[0].width = call->out[0].row_stride = s->position + 1;
+    bool pack = fb_pack_has(p->weight);
     call->weights[0] =
-        (fb_weight){buffer[PROBE_WEIGHT], p->weight, linear ? s->outputs : 1, s->heads * s->width, false};
+        (fb_weight){buffer[PROBE_WEIGHT], p->weight, linear ? s->outputs : 1, s->heads * s->width, pack};
+    if (pack) call->attr.segment[0].dot = FB_DOT_GIVEN;
+    if (pack) call->in[0].row_stride = fb_q8_floats(s->width);
     if (p->kind == FB_OP_LAYERNORM) call->weights[1] = call->weights[0];
     call->kv = (fb_kv){buffer[PROBE_KV], buffer[PROBE_KV] + PROBE_FLOATS / 2, act, s->heads, s->position + 1,
                        s->width};
@@ -290,19 +301,19 @@ static fb_status measure_kernels(fb_machine *m, const fb_isa *isa, fb_error *err
 #define STREAM_OUTPUTS 1024
 #define STREAM_BYTES   (STREAM_OUTPUTS * STREAM_K * 2)
 #define STREAM_CALLS   (FB_CALIBRATE_STREAMED / STREAM_BYTES)
-#define STREAM_EXTRA   (1 << 20) /* for activations and scratch */
+#define STREAM_SCRATCH (FB_LINEAR_WORK + 2 * STREAM_K)
 
 typedef struct streaming {
     fb_pool *pool;
     fb_cpu_kernel kernel;
     fb_call call;
     uint8_t *weights;
-    float *scratch; /* [lanes][STREAM_K] */
+    float *scratch; /* [lanes][STREAM_SCRATCH] */
 } streaming;
 
 static void stream_lane(void *arg, int32_t index) {
     const streaming *s = arg;
-    fb_lane lane = {index, fb_pool_lanes(s->pool), s->scratch + index * STREAM_K};
+    fb_lane lane = {index, fb_pool_lanes(s->pool), s->scratch + index * STREAM_SCRATCH};
     fb_call call = s->call;
     for (int i = 0; i < STREAM_CALLS; i++) {
         call.weights[0].data = s->weights + (int64_t)i * STREAM_BYTES;
@@ -324,14 +335,15 @@ static double best_stream(streaming *s) {
 /* A linear of one token whose weights are beyond a core's cache takes longer than its reading or its
  * computing alone; how much of the shorter one is hidden is the overlap. */
 static fb_status measure_overlap(fb_machine *m, const fb_isa *isa, fb_pool *pool, fb_error *err) {
-    size_t bytes = FB_CALIBRATE_STREAMED + STREAM_EXTRA;
+    size_t bytes =
+        FB_CALIBRATE_STREAMED + (STREAM_K + STREAM_OUTPUTS) * 8 + (size_t)m->lanes * STREAM_SCRATCH * 4;
     uint8_t *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return fb_fail_memory(err, "overlap measurement", (int64_t)bytes);
     madvise(memory, bytes, MADV_NOHUGEPAGE);
     memset(memory, 0, bytes);
     streaming s = {.pool = pool, .kernel = isa->kernels[FB_OP_LINEAR], .weights = memory};
     uint8_t *at = memory + FB_CALIBRATE_STREAMED;
-    s.call = (fb_call){.rows = 1, .weights = {{memory, FB_F16, STREAM_OUTPUTS, STREAM_K}}};
+    s.call = (fb_call){.rows = 1, .weights = {{memory, FB_F16, STREAM_OUTPUTS, STREAM_K, false}}};
     s.call.in[0] = probe_view((float *)(void *)at, m->act, 1, STREAM_K);
     s.call.out[0] = probe_view((float *)(void *)(at + STREAM_K * 8), m->act, 1, STREAM_OUTPUTS);
     s.scratch = (float *)(void *)(at + (STREAM_K + STREAM_OUTPUTS) * 8);

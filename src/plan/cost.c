@@ -15,8 +15,6 @@ typedef struct counting {
 
 /* Lanes share outputs and columns in whole multiples of this (the kernels' GRAIN). */
 #define GRAIN 16
-/* Rows that the many-token tile takes at once; fewer go one by one. */
-#define MANY_ROWS 6
 
 /* ---- sizes -------------------------------------------------------------------------------------------- */
 
@@ -154,7 +152,15 @@ static void count_elementwise(counting *c) {
     c->cost.flops = c->shape.rows * cols * (sums + (function ? FB_FLOPS_FUNCTION : 0));
 }
 
-/* The norm or the widening that a lane does for itself before segment s, unless an earlier segment had it. */
+static void count_quantize(counting *c) {
+    int64_t cols = columns(c, c->op->in[0]), part = busiest(cols / 32, 1, c->shape.lanes) * 32;
+    add_work(c, FB_TERM_QUANTIZE, (double)c->shape.rows, (double)(c->shape.rows * part));
+    c->cost.flops = c->shape.rows * cols * 4;
+    c->cost.foreign = foreign(c, c->cost.act_read / c->shape.lanes);
+}
+
+/* The norm, the widening or the quantising that a lane does for itself before segment s, unless an earlier
+ * segment had it. */
 static void count_prepare(counting *c, int s, const fb_segment *segment, int64_t k) {
     for (int e = 0; e < s; e++)
         if (c->op->in[e] == c->op->in[s] && c->op->weights[4 * e + 2] == c->op->weights[4 * s + 2]) return;
@@ -163,19 +169,36 @@ static void count_prepare(counting *c, int s, const fb_segment *segment, int64_t
     if (segment->norm != FB_OP_COUNT) {
         add_work(c, norm_term(segment->norm), rows, elements);
         c->cost.flops += c->shape.rows * k * norm_flops(segment->norm);
-    } else if (c->shape.act != FB_F32) {
+    } else if (c->shape.act != FB_F32 && segment->dot != FB_DOT_GIVEN) {
         add_work(c, FB_TERM_ADD, rows, elements);
     }
+    if (segment->dot != FB_DOT_QUANTIZE) return;
+    add_work(c, FB_TERM_QUANTIZE, rows, elements);
+    c->cost.flops += c->shape.rows * k * 4;
+}
+
+/* The products of all rows with `outs` outputs of a weight. One token and many have terms of their own; types
+ * that are decoded first cost that besides the product of floats. */
+static void count_products(counting *c, const fb_weight *m, double outs, fb_dot dot) {
+    static const struct {
+        fb_term one, many;
+    } terms[FB_DTYPE_COUNT] = {
+        [FB_F32] = {FB_TERM_ONE_F32, FB_TERM_MANY_F32},    [FB_F16] = {FB_TERM_ONE_F16, FB_TERM_MANY_F16},
+        [FB_BF16] = {FB_TERM_ONE_BF16, FB_TERM_MANY_BF16}, [FB_Q8_0] = {FB_TERM_ONE_Q8_0, FB_TERM_MANY_Q8_0},
+        [FB_Q4_0] = {FB_TERM_ONE_Q4_0, FB_TERM_MANY_Q4_0},
+    };
+    bool decoded = !fb_dtype_is_float(m->dtype) && dot == FB_DOT_FLOAT, one = c->shape.rows == 1;
+    fb_dtype type = decoded ? FB_F32 : m->dtype;
+    double products = outs * (double)c->shape.rows;
+    add_work(c, one ? terms[type].one : terms[type].many, products, products * (double)m->cols);
+    if (decoded) add_work(c, FB_TERM_DECODED, outs, outs * (double)m->cols);
 }
 
 /* `part` of the outputs of weight number w, and what happens to each before it is stored. */
 static void count_outputs(counting *c, int w, double part, const fb_segment *segment, int64_t extra) {
     const fb_weight *m = weight(c, w);
-    int64_t many = c->shape.rows / MANY_ROWS * MANY_ROWS, one = c->shape.rows - many;
-    double outs = (double)m->rows * part, k = (double)m->cols;
-    fb_term offset = m->dtype == FB_F16 ? 1 : m->dtype == FB_BF16 ? 2 : 0;
-    add_work(c, FB_TERM_ONE_F32 + offset, outs * (double)one, outs * (double)one * k);
-    add_work(c, FB_TERM_MANY_F32 + offset, outs * (double)many, outs * (double)many * k);
+    double outs = (double)m->rows * part;
+    count_products(c, m, outs, segment->dot);
     bool biased = c->op->kind != FB_OP_HEAD_ARGMAX && weight(c, w + 1);
     double finished = outs * (double)c->shape.rows;
     c->cost.flops += c->shape.rows * m->rows * (2 * m->cols + biased + extra);
@@ -186,7 +209,7 @@ static void count_outputs(counting *c, int w, double part, const fb_segment *seg
 }
 
 static void count_linear(counting *c) {
-    static const fb_segment bare = {FB_OP_COUNT, FB_OP_COUNT, 0};
+    const fb_segment bare = {FB_OP_COUNT, FB_OP_COUNT, 0, c->op->attr.segment[0].dot};
     const fb_op_attr *attr = &c->op->attr;
     bool group = c->op->kind == FB_OP_LINEAR_GROUP, combined = group && attr->combine != FB_COMBINE_NONE;
     int segments = group ? attr->segments : 1;
@@ -263,15 +286,15 @@ static void count_attention(counting *c) {
 /* ---- the table ---------------------------------------------------------------------------------------- */
 
 static void (*const counters[FB_OP_COUNT])(counting *) = {
-    [FB_OP_EMBED] = count_table,           [FB_OP_EMBED_POSITION] = count_table,
-    [FB_OP_ROPE_ANGLES] = count_angles,    [FB_OP_LAYERNORM] = count_norm,
-    [FB_OP_RMSNORM] = count_norm,          [FB_OP_ADD_NORM] = count_add_norm,
-    [FB_OP_LINEAR] = count_linear,         [FB_OP_LINEAR_GROUP] = count_linear,
-    [FB_OP_HEAD_ARGMAX] = count_linear,    [FB_OP_ROPE] = count_heads,
-    [FB_OP_KV_APPEND] = count_heads,       [FB_OP_ROPE_KV] = count_heads,
-    [FB_OP_ATTN_SCORES] = count_attention, [FB_OP_SOFTMAX] = count_attention,
-    [FB_OP_ATTN_VALUES] = count_attention, [FB_OP_ATTN_ROWS] = count_attention,
-    [FB_OP_ATTN_FLASH] = count_attention,
+    [FB_OP_EMBED] = count_table,         [FB_OP_EMBED_POSITION] = count_table,
+    [FB_OP_ROPE_ANGLES] = count_angles,  [FB_OP_LAYERNORM] = count_norm,
+    [FB_OP_RMSNORM] = count_norm,        [FB_OP_ADD_NORM] = count_add_norm,
+    [FB_OP_QUANTIZE] = count_quantize,   [FB_OP_LINEAR] = count_linear,
+    [FB_OP_LINEAR_GROUP] = count_linear, [FB_OP_HEAD_ARGMAX] = count_linear,
+    [FB_OP_ROPE] = count_heads,          [FB_OP_KV_APPEND] = count_heads,
+    [FB_OP_ROPE_KV] = count_heads,       [FB_OP_ATTN_SCORES] = count_attention,
+    [FB_OP_SOFTMAX] = count_attention,   [FB_OP_ATTN_VALUES] = count_attention,
+    [FB_OP_ATTN_ROWS] = count_attention, [FB_OP_ATTN_FLASH] = count_attention,
 };
 
 fb_cost fb_cost_of(const fb_bound *bound, fb_section section, int32_t index, const fb_shape *shape) {

@@ -16,6 +16,12 @@
     X(MANY_F32, many_f32, "output", "multiply-add with a float32 weight, many tokens")                       \
     X(MANY_F16, many_f16, "output", "multiply-add with a float16 weight, many tokens")                       \
     X(MANY_BF16, many_bf16, "output", "multiply-add with a bfloat16 weight, many tokens")                    \
+    X(ONE_Q8_0, one_q8_0, "output", "multiply-add of integers with a weight of Q8_0, one token")             \
+    X(ONE_Q4_0, one_q4_0, "output", "multiply-add of integers with a weight of Q4_0, one token")             \
+    X(MANY_Q8_0, many_q8_0, "output", "multiply-add of integers with a weight of Q8_0, many tokens")         \
+    X(MANY_Q4_0, many_q4_0, "output", "multiply-add of integers with a weight of Q4_0, many tokens")         \
+    X(DECODED, decoded, "output", "weight of a quantised type that is decoded to multiply floats")           \
+    X(QUANTIZE, quantize, "row", "element")                                                                  \
     X(BEST, best, "output of head_argmax, besides the linear", "-")                                          \
     X(LAYERNORM, layernorm, "row", "element")                                                                \
     X(RMSNORM, rmsnorm, "row", "element")                                                                    \

@@ -11,7 +11,7 @@
 #include "base/pool.h"
 #include "file/json.h"
 
-#define FILE_VERSION 2
+#define FILE_VERSION 3
 #define FILE_LIMIT   (64 << 10)
 
 /* ---- who this machine is ------------------------------------------------------------------------------ */
@@ -33,17 +33,20 @@ static void cpu_name(char *name, size_t size) {
 void fb_machine_assume(fb_machine *m, int32_t lanes, fb_dtype act) {
     /* Seconds a call and a unit: a core of about 3 GHz with vectors of 8 floats. */
     static const fb_work usual[FB_TERM_COUNT] = {
-        [FB_TERM_ONE_F32] = {3e-9, 6e-11},  [FB_TERM_ONE_F16] = {3e-9, 6e-11},
-        [FB_TERM_ONE_BF16] = {3e-9, 8e-11}, [FB_TERM_MANY_F32] = {3e-9, 3e-11},
-        [FB_TERM_MANY_F16] = {3e-9, 3e-11}, [FB_TERM_MANY_BF16] = {3e-9, 4e-11},
-        [FB_TERM_BEST] = {2e-9, 0},         [FB_TERM_LAYERNORM] = {3e-8, 4e-10},
-        [FB_TERM_RMSNORM] = {2e-8, 3e-10},  [FB_TERM_ADD] = {5e-9, 1e-10},
-        [FB_TERM_GELU] = {1e-8, 1e-9},      [FB_TERM_GELU_TANH] = {1e-8, 8e-10},
-        [FB_TERM_SILU] = {1e-8, 6e-10},     [FB_TERM_SCORES] = {2e-9, 6e-11},
-        [FB_TERM_SOFTMAX] = {3e-8, 1e-9},   [FB_TERM_VALUES] = {1e-9, 1e-10},
-        [FB_TERM_FLASH] = {4e-9, 2e-10},    [FB_TERM_ROPE] = {1e-8, 3e-10},
-        [FB_TERM_ROPE_RAGGED] = {6e-8, 0},  [FB_TERM_APPEND] = {1e-8, 1e-10},
-        [FB_TERM_ANGLES] = {1e-8, 3e-8},    [FB_TERM_LOGITS] = {0, 3e-9},
+        [FB_TERM_ONE_F32] = {3e-9, 6e-11},   [FB_TERM_ONE_F16] = {3e-9, 6e-11},
+        [FB_TERM_ONE_BF16] = {3e-9, 8e-11},  [FB_TERM_MANY_F32] = {3e-9, 3e-11},
+        [FB_TERM_MANY_F16] = {3e-9, 3e-11},  [FB_TERM_MANY_BF16] = {3e-9, 4e-11},
+        [FB_TERM_ONE_Q8_0] = {3e-9, 3e-11},  [FB_TERM_ONE_Q4_0] = {3e-9, 2e-11},
+        [FB_TERM_MANY_Q8_0] = {3e-9, 2e-11}, [FB_TERM_MANY_Q4_0] = {3e-9, 1e-11},
+        [FB_TERM_DECODED] = {3e-9, 5e-10},   [FB_TERM_QUANTIZE] = {1e-8, 3e-10},
+        [FB_TERM_BEST] = {2e-9, 0},          [FB_TERM_LAYERNORM] = {3e-8, 4e-10},
+        [FB_TERM_RMSNORM] = {2e-8, 3e-10},   [FB_TERM_ADD] = {5e-9, 1e-10},
+        [FB_TERM_GELU] = {1e-8, 1e-9},       [FB_TERM_GELU_TANH] = {1e-8, 8e-10},
+        [FB_TERM_SILU] = {1e-8, 6e-10},      [FB_TERM_SCORES] = {2e-9, 6e-11},
+        [FB_TERM_SOFTMAX] = {3e-8, 1e-9},    [FB_TERM_VALUES] = {1e-9, 1e-10},
+        [FB_TERM_FLASH] = {4e-9, 2e-10},     [FB_TERM_ROPE] = {1e-8, 3e-10},
+        [FB_TERM_ROPE_RAGGED] = {6e-8, 0},   [FB_TERM_APPEND] = {1e-8, 1e-10},
+        [FB_TERM_ANGLES] = {1e-8, 3e-8},     [FB_TERM_LOGITS] = {0, 3e-9},
     };
     memset(m, 0, sizeof *m);
     cpu_name(m->cpu, sizeof m->cpu);

@@ -48,6 +48,7 @@ static fb_status prepare(making *m, fb_error *err) {
     m->shape_count = fb_request_shapes(q, m->machine.lanes, o->act, m->shapes);
     m->options.exact = o->exact;
     m->options.greedy = true;
+    m->options.float_dot = fb_float_dot(o);
     if (automatic)
         FB_TRY(fb_plan_choose(&m->model->spec->program, m->model->weights, &m->machine, &m->shapes[0],
                               &m->options, err));
@@ -107,7 +108,7 @@ static fb_status take_turns(making *m, fb_runner *const *runners, double *times[
 }
 
 static fb_status measure_tpot(making *m, fb_error *err) {
-    const fb_plan_options none = {.greedy = true};
+    const fb_plan_options none = {.greedy = true, .float_dot = fb_float_dot(m->session)};
     fb_runner *runners[2] = {calloc(1, sizeof(fb_runner)), calloc(1, sizeof(fb_runner))};
     int64_t turns = 0, bytes = TURNS_MAX * m->request->gen * (int64_t)sizeof(double);
     double *times[2] = {malloc((size_t)bytes), malloc((size_t)bytes)};
@@ -137,7 +138,7 @@ static fb_status make_profile(making *m, fb_error *err) {
 }
 
 static fb_status make_plan(making *m, fb_error *err) {
-    const fb_plan_options none = {.greedy = true};
+    const fb_plan_options none = {.greedy = true, .float_dot = fb_float_dot(m->session)};
     FB_TRY(prepare(m, err));
     FB_TRY(make_side(m, &m->plain, &none, &m->report->plain, err));
     FB_TRY(make_side(m, &m->fused, &m->options, &m->report->fused, err));

@@ -89,7 +89,7 @@ static void give_reason(fb_plan_fuse *f, const fb_plan_report *report, const cha
 }
 
 typedef struct pricing {
-    fb_plan alone;
+    fb_plan none, alone;
     fb_price before, after;
 } pricing;
 
@@ -100,7 +100,7 @@ static fb_status price_fuse(pricing *w, int fuse, fb_plan_report *report, const 
     fb_plan_fuse *f = &report->fuses[fuse];
     f->name = fb_fuse_name(fuse);
     f->ceiling = 1;
-    f->why_not = fb_fuse_why_not(plain, (fb_fuse_id)fuse, options->greedy);
+    f->why_not = fb_fuse_why_not(plain, (fb_fuse_id)fuse, options->greedy, options->float_dot);
     if (f->why_not) return FB_OK;
     fb_plan_options alone = *options;
     alone.fuses = FB_FUSE_BIT(fuse);
@@ -113,7 +113,7 @@ static fb_status price_fuse(pricing *w, int fuse, fb_plan_report *report, const 
                               : (double)(w->before.step_bytes - w->after.step_bytes);
     f->barriers_saved = w->before.layer_barriers - w->after.layer_barriers;
     f->saving = w->before.total - w->after.total;
-    double gone = removed_seconds(plain, &w->before, &w->alone, &w->after, m);
+    double gone = removed_seconds(&w->none.program, &w->before, &w->alone, &w->after, m);
     f->ceiling = w->before.total / (w->before.total - fmax(gone, fmax(0, f->saving)));
     give_reason(f, report, f->kept ? NULL : taken_by(plain, chosen, fuse, *options));
     return FB_OK;
@@ -124,8 +124,11 @@ fb_status fb_plan_price_fuses(fb_plan_report *report, const fb_model *model, con
                               fb_error *err) {
     pricing *w = malloc(sizeof *w);
     if (!w) return fb_fail_memory(err, "prices", sizeof *w);
-    fb_price_program(&(fb_bound){&model->spec->program, model->weights}, m, shape, &w->before);
-    fb_status status = FB_OK;
+    fb_plan_options none = *options;
+    none.fuses = 0;
+    fb_status status = fb_plan_make(&model->spec->program, &none, &w->none, err);
+    if (status == FB_OK)
+        fb_price_program(&(fb_bound){&w->none.program, model->weights}, m, shape, &w->before);
     for (int fuse = 0; fuse < FB_FUSE_COUNT && status == FB_OK; fuse++)
         status = price_fuse(w, fuse, report, model, m, shape, chosen, options, err);
     report->fuse_count = FB_FUSE_COUNT;

@@ -16,6 +16,7 @@
     X(ROPE_ANGLES, rope_angles, 0, 1, 0, ANY, "cosines, then sines, of (P + t) * frequency[i], in float32")  \
     X(LAYERNORM, layernorm, 1, 1, 2, ANY, "(x - mean) / sqrt(variance + eps) * weight + bias")               \
     X(RMSNORM, rmsnorm, 1, 1, 1, ANY, "x / sqrt(mean(x^2) + eps) * weight")                                  \
+    X(QUANTIZE, quantize, 1, 1, 0, ANY, "blocks of 32: int8, their scale and their sum")                     \
     X(LINEAR, linear, 1, 1, 2, ANY, "x * weight^T + bias")                                                   \
     X(ROPE, rope, 2, 1, 0, ANY, "pairs (i, i + n/2) of each head's first n elements, rotated by the angles") \
     X(KV_APPEND, kv_append, 2, 0, 0, ANY, "k and v become rows P + t of the layer's cache")                  \
@@ -60,12 +61,17 @@ typedef struct fb_op_row {
 
 extern const fb_op_row fb_op_table[FB_OP_COUNT];
 
+/* How a linear multiplies: with floats (quantised weights are decoded); or, for weights of Q8_0 and Q4_0,
+ * with integers, its input being quantised blocks already or quantised on the way in. */
+typedef enum fb_dot { FB_DOT_FLOAT, FB_DOT_GIVEN, FB_DOT_QUANTIZE } fb_dot;
+
 /* One linear of a linear_group: act(norm(in[s]) * weight^T + bias). Its weights are number 4 s (weight), 4 s
  * + 1 (bias), 4 s
  * + 2 and 4 s + 3 (the norm's weight and bias). Kinds are FB_OP_COUNT for none. */
 typedef struct fb_segment {
     fb_op_kind norm, act;
     float eps;
+    fb_dot dot; /* also of a plain linear and of head_argmax, whose segment 0 it is */
 } fb_segment;
 
 /* What a linear_group does with its segments: store each; out[0] = segment 0 * segment 1; out[0] = segment 0

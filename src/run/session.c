@@ -74,7 +74,9 @@ static fb_status choose(const fb_session *s, fb_plan_options *options, fb_error 
 
 static fb_status make_plan(fb_session *s, fb_error *err) {
     const fb_session_options *o = &s->options;
-    fb_plan_options options = {.exact = o->exact, .greedy = o->greedy && !o->all_logits && !o->on_hidden};
+    fb_plan_options options = {.exact = o->exact,
+                               .greedy = o->greedy && !o->all_logits && !o->on_hidden,
+                               .float_dot = fb_float_dot(o)};
     bool automatic;
     FB_TRY(fb_fuse_parse(o->fuse ? o->fuse : "auto", &options.fuses, &automatic, err));
     if (automatic) FB_TRY(choose(s, &options, err));

@@ -5,7 +5,10 @@
 
 #include "text/utf8.h"
 
-/* ---- the table of merges ---- */
+#define MERGED  (-1)
+#define UNKNOWN (-2)
+
+/* ---- the order of merging ---- */
 
 static uint64_t pair_of(int32_t left, int32_t right) {
     return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
@@ -60,10 +63,44 @@ fb_status fb_bpe_add_merge(fb_bpe *bpe, const char *what, uint32_t rank, const c
     return FB_OK;
 }
 
+typedef struct scored {
+    float score;
+    int32_t id;
+} scored;
+
+static int compare_scores(const void *left, const void *right) {
+    float a = ((const scored *)left)->score, b = ((const scored *)right)->score;
+    return (a < b) - (a > b); /* the highest first */
+}
+
+fb_status fb_bpe_use_scores(fb_bpe *bpe, const float *scores, fb_error *err) {
+    int64_t ids = bpe->vocab.ids;
+    scored *order = malloc((size_t)(ids + 1) * sizeof *order);
+    bpe->ranks = malloc((size_t)(ids + 1) * sizeof *bpe->ranks);
+    if (!order || !bpe->ranks) {
+        free(order);
+        return fb_fail_memory(err, "scores", ids * (int64_t)(sizeof *order + sizeof *bpe->ranks));
+    }
+    for (int64_t id = 0; id < ids; id++) {
+        order[id] = (scored){scores[id], (int32_t)id};
+        if (bpe->vocab.tokens[id].size > bpe->longest) bpe->longest = bpe->vocab.tokens[id].size;
+    }
+    qsort(order, (size_t)ids, sizeof *order, compare_scores);
+    uint32_t rank = 0; /* equal scores have equal ranks: position decides then */
+    for (int64_t i = 0; i < ids; i++) {
+        if (i > 0 && order[i].score < order[i - 1].score) rank++;
+        bpe->ranks[order[i].id] = rank;
+    }
+    free(order);
+    return FB_OK;
+}
+
 void fb_bpe_free(fb_bpe *bpe) {
     fb_vocab_free(&bpe->vocab);
     free(bpe->merges);
+    free(bpe->ranks);
     free(bpe->unknown);
+    bpe->ranks = NULL;
     bpe->merges = NULL;
     bpe->unknown = NULL;
 }
@@ -104,9 +141,14 @@ static fb_bpe_candidate heap_pop(fb_bpe_work *work) {
 
 /* ---- one word ---- */
 
-static void add_symbol(fb_bpe_work *work, int32_t id) {
+static void add_symbol(fb_bpe_work *work, int32_t id, int64_t start) {
     int32_t at = (int32_t)work->symbol_count++;
-    work->symbols[at] = (fb_bpe_symbol){id, at - 1, at + 1};
+    work->symbols[at] = (fb_bpe_symbol){id, at - 1, at + 1, (int32_t)start};
+}
+
+/* Where the symbol's text ends. */
+static int64_t end_of(const fb_bpe_work *work, const fb_bpe_symbol *symbol) {
+    return symbol->next >= 0 ? work->symbols[symbol->next].start : work->size;
 }
 
 static int32_t char_id(const fb_bpe *bpe, const char *text, int size) {
@@ -116,48 +158,64 @@ static int32_t char_id(const fb_bpe *bpe, const char *text, int size) {
     return fb_vocab_find(&bpe->vocab, text, size);
 }
 
-static bool add_bytes(const fb_bpe *bpe, fb_bpe_work *work, const char *text, int size) {
-    const unsigned char *s = (const unsigned char *)text;
+static bool add_bytes(const fb_bpe *bpe, fb_bpe_work *work, int64_t at, int size) {
+    const unsigned char *s = (const unsigned char *)work->word + at;
     for (int i = 0; i < size; i++)
         if (bpe->byte_ids[s[i]] < 0) return false;
-    for (int i = 0; i < size; i++) add_symbol(work, bpe->byte_ids[s[i]]);
+    for (int i = 0; i < size; i++) add_symbol(work, bpe->byte_ids[s[i]], at + i);
     return true;
 }
 
 /* The word's characters as symbols: at most one for each byte. */
-static fb_status start_symbols(const fb_bpe *bpe, fb_bpe_work *work, const char *word, int64_t size,
-                               fb_error *err) {
+static fb_status start_symbols(const fb_bpe *bpe, fb_bpe_work *work, fb_error *err) {
     bool pending = false; /* an unknown token that is not yet among the symbols */
     work->symbol_count = 0;
-    for (int64_t at = 0; at < size;) {
-        int length = fb_utf8_length(word[at]);
-        int32_t id = char_id(bpe, word + at, length);
+    for (int64_t at = 0; at < work->size;) {
+        int length = fb_utf8_length(work->word[at]);
+        int32_t id = char_id(bpe, work->word + at, length);
         if (id >= 0) {
-            if (pending) add_symbol(work, bpe->unknown_id);
+            if (pending) add_symbol(work, bpe->unknown_id, at);
             pending = false;
-            add_symbol(work, id);
-        } else if (bpe->byte_fallback && add_bytes(bpe, work, word + at, length)) {
+            add_symbol(work, id, at);
+        } else if (bpe->ranks) {
+            add_symbol(work, UNKNOWN, at);
+        } else if (bpe->byte_fallback && add_bytes(bpe, work, at, length)) {
             /* A pending unknown token stays so, and ends up behind these bytes: what the library does. */
         } else if (bpe->unknown) {
             if (bpe->unknown_id < 0)
                 return fb_fail(err, FB_ERROR_FILE, "tokenizer: unk_token: \"%.64s\" (not in the vocabulary)",
                                bpe->unknown);
-            if (pending && !bpe->fuse_unknown) add_symbol(work, bpe->unknown_id);
+            if (pending && !bpe->fuse_unknown) add_symbol(work, bpe->unknown_id, at);
             pending = true;
         }
         at += length;
     }
-    if (pending) add_symbol(work, bpe->unknown_id);
+    if (pending) add_symbol(work, bpe->unknown_id, work->size);
     if (work->symbol_count > 0) work->symbols[work->symbol_count - 1].next = -1;
     return FB_OK;
 }
 
+/* What the symbol and the one after it merge into, or -1. */
+static int32_t find_merge(const fb_bpe *bpe, const fb_bpe_work *work, const fb_bpe_symbol *left,
+                          uint32_t *rank) {
+    const fb_bpe_symbol *right = &work->symbols[left->next];
+    if (!bpe->ranks) {
+        const fb_merge *merge = merge_slot(bpe, pair_of(left->id, right->id));
+        *rank = merge->rank;
+        return merge->pair == UINT64_MAX ? -1 : merge->id;
+    }
+    int64_t size = end_of(work, right) - left->start;
+    if (size > bpe->longest) return -1;
+    int32_t id = fb_vocab_find(&bpe->vocab, work->word + left->start, size);
+    *rank = id >= 0 ? bpe->ranks[id] : 0;
+    return id;
+}
+
 static void consider(const fb_bpe *bpe, fb_bpe_work *work, int32_t left) {
-    int32_t right = work->symbols[left].next;
-    if (right < 0) return;
-    const fb_merge *merge = merge_slot(bpe, pair_of(work->symbols[left].id, work->symbols[right].id));
-    if (merge->pair != UINT64_MAX)
-        heap_push(work, (fb_bpe_candidate){(uint64_t)merge->rank << 32 | (uint32_t)left, merge->id});
+    if (work->symbols[left].next < 0) return;
+    uint32_t rank;
+    int32_t id = find_merge(bpe, work, &work->symbols[left], &rank);
+    if (id >= 0) heap_push(work, (fb_bpe_candidate){(uint64_t)rank << 32 | (uint32_t)left, id});
 }
 
 static void merge_symbols(const fb_bpe *bpe, fb_bpe_work *work) {
@@ -167,19 +225,29 @@ static void merge_symbols(const fb_bpe *bpe, fb_bpe_work *work) {
     while (work->heap_count > 0) {
         fb_bpe_candidate top = heap_pop(work);
         int32_t at = (int32_t)(uint32_t)top.key;
+        uint32_t rank;
         fb_bpe_symbol *left = &symbols[at];
-        if (left->id < 0 || left->next < 0) continue;
-        fb_bpe_symbol *right = &symbols[left->next];
+        if (left->id == MERGED || left->next < 0) continue;
         /* A neighbour may have changed since this candidate was found. */
-        const fb_merge *merge = merge_slot(bpe, pair_of(left->id, right->id));
-        if (merge->pair == UINT64_MAX || merge->id != top.id) continue;
+        if (find_merge(bpe, work, left, &rank) != top.id) continue;
+        fb_bpe_symbol *right = &symbols[left->next];
         left->id = top.id;
         left->next = right->next;
-        right->id = -1;
+        right->id = MERGED;
         if (left->next >= 0) symbols[left->next].prev = at;
         if (left->prev >= 0) consider(bpe, work, left->prev);
         consider(bpe, work, at);
     }
+}
+
+/* The tokens of an unknown character's bytes; without them the unknown token, if there is one. */
+static fb_status append_bytes(const fb_bpe *bpe, const char *text, int64_t size, fb_ids *ids, fb_error *err) {
+    for (int64_t i = 0; i < size; i++)
+        if (bpe->byte_ids[(unsigned char)text[i]] < 0)
+            return bpe->unknown_id < 0 ? FB_OK : fb_ids_append(ids, &bpe->unknown_id, 1, err);
+    for (int64_t i = 0; i < size; i++)
+        FB_TRY(fb_ids_append(ids, &bpe->byte_ids[(unsigned char)text[i]], 1, err));
+    return FB_OK;
 }
 
 static fb_status reserve_work(fb_bpe_work *work, int64_t size, fb_error *err) {
@@ -201,9 +269,16 @@ fb_status fb_bpe_encode(const fb_bpe *bpe, fb_bpe_work *work, const char *word, 
         if (id >= 0) return fb_ids_append(ids, &id, 1, err);
     }
     FB_TRY(reserve_work(work, size, err));
-    FB_TRY(start_symbols(bpe, work, word, size, err));
+    work->word = word;
+    work->size = size;
+    FB_TRY(start_symbols(bpe, work, err));
     merge_symbols(bpe, work);
-    for (int64_t i = work->symbol_count > 0 ? 0 : -1; i >= 0; i = work->symbols[i].next)
-        FB_TRY(fb_ids_append(ids, &work->symbols[i].id, 1, err));
+    for (int64_t i = work->symbol_count > 0 ? 0 : -1; i >= 0; i = work->symbols[i].next) {
+        const fb_bpe_symbol *symbol = &work->symbols[i];
+        if (symbol->id == UNKNOWN)
+            FB_TRY(append_bytes(bpe, word + symbol->start, end_of(work, symbol) - symbol->start, ids, err));
+        else
+            FB_TRY(fb_ids_append(ids, &symbol->id, 1, err));
+    }
     return FB_OK;
 }

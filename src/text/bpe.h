@@ -1,4 +1,5 @@
-/* Byte pair encoding: a vocabulary, a table of merges, and the merging of one word. */
+/* Byte pair encoding: a vocabulary, an order of merging, and the merging of one word. The order is a table of
+ * merges or, as SentencePiece has it, the score of what two neighbours become. */
 #ifndef FB_TEXT_BPE_H
 #define FB_TEXT_BPE_H
 
@@ -55,6 +56,8 @@ typedef struct fb_bpe {
     fb_vocab vocab;
     fb_merge *merges;
     uint32_t merge_mask;
+    uint32_t *ranks;    /* [vocab.ids], lower merges first; NULL: the table of merges decides */
+    int64_t longest;    /* bytes of the longest token, with ranks */
     bool byte_fallback; /* an unknown character becomes its bytes' tokens, "<0x00>" to "<0xFF>" */
     bool fuse_unknown;  /* a run of unknown characters becomes one unknown token */
     bool ignore_merges; /* a word that is a token is that token */
@@ -69,12 +72,17 @@ fb_status fb_bpe_prepare(fb_bpe *bpe, int64_t count, fb_error *err);
 /* `text` is two tokens one after the other, the first of `left` bytes, that merge into one. */
 fb_status fb_bpe_add_merge(fb_bpe *bpe, const char *what, uint32_t rank, const char *text, int64_t left,
                            int64_t size, fb_error *err);
+/* Instead of merges: two neighbours whose texts together are a token may merge into it, those with the
+ * highest of the `scores` [vocab.ids] first. An unknown character may still be a part of a token; left alone,
+ * it becomes its bytes' tokens. */
+fb_status fb_bpe_use_scores(fb_bpe *bpe, const float *scores, fb_error *err);
 void fb_bpe_free(fb_bpe *bpe);
 
 /* What the merging of a word needs, kept from one word to the next. */
 typedef struct fb_bpe_symbol {
-    int32_t id; /* -1: merged into the one before */
+    int32_t id; /* -1: merged into the one before; -2: a character that is no token */
     int32_t prev, next;
+    int32_t start; /* of its text in the word */
 } fb_bpe_symbol;
 
 typedef struct fb_bpe_candidate {
@@ -83,6 +91,8 @@ typedef struct fb_bpe_candidate {
 } fb_bpe_candidate;
 
 typedef struct fb_bpe_work {
+    const char *word; /* [size] */
+    int64_t size;
     fb_bpe_symbol *symbols;
     int64_t symbol_count, symbol_capacity;
     fb_bpe_candidate *heap;

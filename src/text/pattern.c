@@ -12,6 +12,7 @@
 
 struct fb_pattern {
     pcre2_code *code;
+    char *source;
 };
 
 /* ---- from Oniguruma to PCRE2 ----
@@ -207,7 +208,10 @@ fb_status fb_pattern_compile(const char *what, const char *source, int64_t size,
     fb_pattern *pattern = calloc(1, sizeof *pattern);
     if (!pattern) return fb_fail_memory(err, "pattern", (int64_t)sizeof *pattern);
     fb_status status;
-    if (literal) {
+    pattern->source = strndup(literal ? "" : source, (size_t)size);
+    if (!pattern->source) {
+        status = fb_fail_memory(err, "pattern", size);
+    } else if (literal) {
         status = compile(what, source, size, PCRE2_LITERAL, pattern, err);
     } else {
         translation t = {.what = what, .source = source, .size = size, .err = err};
@@ -226,8 +230,11 @@ fb_status fb_pattern_compile(const char *what, const char *source, int64_t size,
 void fb_pattern_free(fb_pattern *pattern) {
     if (!pattern) return;
     pcre2_code_free(pattern->code);
+    free(pattern->source);
     free(pattern);
 }
+
+const char *fb_pattern_source(const fb_pattern *pattern) { return pattern->source; }
 
 /* ---- matching ---- */
 

@@ -12,6 +12,9 @@ fb_status fb_pattern_compile(const char *what, const char *source, int64_t size,
                              fb_pattern **out, fb_error *err);
 void fb_pattern_free(fb_pattern *pattern);
 
+/* What it was compiled from; "" for a plain text. */
+const char *fb_pattern_source(const fb_pattern *pattern);
+
 /* The memory of matching, for one thread. Starts as zeroes. */
 typedef struct fb_pattern_work {
     struct pcre2_real_match_data_8 *match;

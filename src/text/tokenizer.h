@@ -1,8 +1,9 @@
-/* tokenizer.json: normalise, split, merge byte pairs, add the template; and back. */
+/* From text to ids, as a tokenizer.json or the metadata of a GGUF file says: normalise, split, merge byte
+ * pairs, add the template; and back. */
 #ifndef FB_TEXT_TOKENIZER_H
 #define FB_TEXT_TOKENIZER_H
 
-#include "base/status.h"
+#include "file/gguf.h"
 
 typedef struct fb_tokenizer fb_tokenizer;
 
@@ -11,6 +12,8 @@ typedef struct fb_tokenizer fb_tokenizer;
 fb_status fb_tokenizer_parse(const char *what, const char *json, size_t size, fb_tokenizer **out,
                              fb_error *err);
 fb_status fb_tokenizer_open(const char *path, fb_tokenizer **out, fb_error *err);
+/* From a GGUF file's metadata; NULL if it has no tokenizer. Ids are those of llama.cpp. */
+fb_status fb_tokenizer_from_gguf(const char *what, const fb_gguf *gguf, fb_tokenizer **out, fb_error *err);
 void fb_tokenizer_free(fb_tokenizer *tokenizer);
 
 int64_t fb_tokenizer_vocab(const fb_tokenizer *tokenizer); /* the highest id + 1 */

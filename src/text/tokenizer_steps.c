@@ -172,9 +172,7 @@ static fb_splitter *add_splitter(fb_tokenizer *tokenizer, fb_splitter_kind kind)
 
 static fb_status load_byte_level(fb_tokenizer *tokenizer, const char *what, const json_t *step,
                                  fb_error *err) {
-    /* GPT-2's, which `tokenizers` has built in. */
-    static const char pattern[] =
-        "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+    static const char pattern[] = FB_PATTERN_GPT2;
     fb_splitter *added = add_splitter(tokenizer, FB_SPLITTER_BYTE_LEVEL);
     bool split;
     FB_TRY(fb_json_bool(what, step, "add_prefix_space", true, &added->prefix_space, err));
@@ -200,7 +198,7 @@ static fb_status load_split(fb_tokenizer *tokenizer, const char *what, const jso
 static fb_status load_digits(fb_tokenizer *tokenizer, const char *what, const json_t *step, fb_error *err) {
     bool individual;
     FB_TRY(fb_json_bool(what, step, "individual_digits", false, &individual, err));
-    const char *pattern = individual ? "\\p{N}" : "\\p{N}+";
+    const char *pattern = individual ? FB_PATTERN_DIGIT : "\\p{N}+";
     fb_splitter *added = add_splitter(tokenizer, FB_SPLITTER_PATTERN);
     return fb_pattern_compile(what, pattern, (int64_t)strlen(pattern), false, &added->pattern, err);
 }

@@ -88,7 +88,8 @@ static void compare_states(const proof *p, const fb_tape *tape, fb_fusion_row *r
         bool logits = s == states;
         const float *have = logits ? tape->logits : tape->hidden + s * each;
         const float *want = logits ? p->plain.logits : p->plain.hidden + s * each;
-        double limit = row->bit ? 0 : fb_fuse_tolerance(p->options->act, s);
+        double limit =
+            row->bit ? 0 : fb_fuse_tolerance(p->options->act, fb_model_quantizes(p->model, p->options), s);
         fb_verify_row *at = &row->layers[s];
         at->layer = s;
         bool same = compare(have, want, logits ? tape->tokens * tape->vocab : each, limit, at);
@@ -198,7 +199,8 @@ static fb_status prove_each(proof *p, uint32_t fuses, bool named, fb_error *err)
     for (int f = 0; f < FB_FUSE_COUNT; f++) {
         if (!(fuses & FB_FUSE_BIT(f))) continue;
         const char *name = fb_fuse_table[f].name,
-                   *why_not = fb_fuse_why_not(&p->model->spec->program, (fb_fuse_id)f, true);
+                   *why_not = fb_fuse_why_not(&p->model->spec->program, (fb_fuse_id)f, true,
+                                              fb_float_dot(p->options));
         if (!why_not)
             FB_TRY(prove(p, name, name, err));
         else if (named)

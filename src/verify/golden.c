@@ -8,7 +8,7 @@
 #define HIDDEN "hidden."
 
 int64_t fb_golden_int(const fb_tensor_entry *entry, int64_t index) {
-    const uint8_t *at = entry->data + index * fb_stored_size(entry->type);
+    const uint8_t *at = entry->data + fb_stored_bytes(entry->type, index);
     int32_t narrow;
     int64_t wide;
     if (entry->type == FB_STORED_I32) {
@@ -20,7 +20,7 @@ int64_t fb_golden_int(const fb_tensor_entry *entry, int64_t index) {
 }
 
 double fb_golden_real(const fb_tensor_entry *entry, int64_t index) {
-    const uint8_t *at = entry->data + index * fb_stored_size(entry->type);
+    const uint8_t *at = entry->data + fb_stored_bytes(entry->type, index);
     float narrow;
     double wide;
     if (entry->type == FB_STORED_F32) {

@@ -1,4 +1,5 @@
 #include "bench/bench.h"
+#include "fuse/tolerance.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -49,21 +50,22 @@ static void differences(void **state) {
     fb_bench_difference d = {.bit_identical = true};
     fb_bench_compare(&d, a, a, 3);
     assert_true(d.bit_identical && d.max_abs == 0 && d.largest == 4);
-    assert_true(fb_bench_agrees(&d, true, FB_F32, 2));
+    assert_true(fb_bench_agrees(&d, true, fb_fuse_tolerance(FB_F32, false, 2)));
     fb_bench_compare(&d, a, b, 3);
     assert_true(!d.bit_identical && d.max_abs == 0); /* -0 is not 0 */
-    assert_false(fb_bench_agrees(&d, true, FB_F32, 2));
-    assert_true(fb_bench_agrees(&d, false, FB_F32, 2));
+    assert_false(fb_bench_agrees(&d, true, fb_fuse_tolerance(FB_F32, false, 2)));
+    assert_true(fb_bench_agrees(&d, false, fb_fuse_tolerance(FB_F32, false, 2)));
     fb_bench_compare(&d, a, c, 3);
     assert_true(d.max_abs == 0.5);
-    assert_false(fb_bench_agrees(&d, false, FB_F32, 2));
+    assert_false(fb_bench_agrees(&d, false, fb_fuse_tolerance(FB_F32, false, 2)));
     fb_bench_compare(&d, a, bad, 3);
     fb_bench_compare(&d, a, a, 3);
     assert_true(isnan(d.max_abs)); /* and stays so */
-    assert_false(fb_bench_agrees(&d, false, FB_BF16, 2));
+    assert_false(fb_bench_agrees(&d, false, fb_fuse_tolerance(FB_BF16, false, 2)));
     d = (fb_bench_difference){.bit_identical = true};
     fb_bench_compare(&d, bad, bad, 3);
-    assert_false(fb_bench_agrees(&d, true, FB_F32, 2)); /* the same NaN is no agreement */
+    assert_false(
+        fb_bench_agrees(&d, true, fb_fuse_tolerance(FB_F32, false, 2))); /* the same NaN is no agreement */
 }
 
 static void ratios_are_paired(void **state) {
@@ -83,10 +85,10 @@ static void tokens_may_differ_in_a_tie_only(void **state) {
     assert_true(d.bit_identical);
     fb_bench_compare_best(&d, logits, 0, 1);
     assert_false(d.bit_identical);
-    assert_false(fb_bench_agrees(&d, true, FB_F32, 2));
-    assert_true(fb_bench_agrees(&d, false, FB_F32, 2));
+    assert_false(fb_bench_agrees(&d, true, fb_fuse_tolerance(FB_F32, false, 2)));
+    assert_true(fb_bench_agrees(&d, false, fb_fuse_tolerance(FB_F32, false, 2)));
     fb_bench_compare_best(&d, logits, 0, 2);
-    assert_false(fb_bench_agrees(&d, false, FB_F32, 2));
+    assert_false(fb_bench_agrees(&d, false, fb_fuse_tolerance(FB_F32, false, 2)));
 }
 
 /* ---- variants ---- */

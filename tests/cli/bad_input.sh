@@ -35,7 +35,7 @@ refuses "--seed -1" 2 '--seed: -1 \(0 to 18446744073709551615\)$' run --seed -1
 refuses "--seed beyond 64 bits" 2 '--seed: 18446744073709551616 \(' run --seed 18446744073709551616
 refuses "--threads 100000" 2 '--threads: 100000 \(0 to 256\)$' run --threads 100000
 refuses "--act i8" 2 '--act: i8 \(f32, f16, bf16' run --act i8
-refuses "--isa z80" 2 '--isa: z80 \(avx512, avx2, portable, ref\)$' run --isa z80
+refuses "--isa z80" 2 '--isa: z80 \(avx512vnni, avx512, avx2, portable, ref\)$' run --isa z80
 refuses "-p and -f" 2 'prompt: given twice' run -p a -f b
 refuses "-p and -" 2 'prompt: given twice' run -p a -
 refuses "-f and -" 2 'prompt: given twice' run -f a -

@@ -41,7 +41,7 @@ static const edit edits[] = {
 static fbt_tensor as_written(const fb_tensor_entry *entry) {
     fbt_tensor tensor = {entry->name, fb_stored_name(entry->type),
                          entry->dims, {0},
-                         entry->data, (size_t)(entry->count * fb_stored_size(entry->type))};
+                         entry->data, (size_t)fb_stored_bytes(entry->type, entry->count)};
     for (int d = 0; d < entry->dims; d++) tensor.shape[d] = entry->shape[d];
     return tensor;
 }

@@ -193,7 +193,7 @@ static void why_not(void **state) {
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         fb_model *model = open_model(rows[i].model);
-        const char *reason = fb_fuse_why_not(&model->spec->program, rows[i].fuse, rows[i].greedy);
+        const char *reason = fb_fuse_why_not(&model->spec->program, rows[i].fuse, rows[i].greedy, false);
         if (!rows[i].words)
             assert_null(reason);
         else

@@ -5,12 +5,12 @@
 static void check_entry(const fb_tensor_table *table, const fb_tensor_entry *entry, const uint8_t *bytes,
                         size_t size) {
     int64_t count = 1;
-    REQUIRE(entry->dims >= 0 && entry->dims <= FB_MAX_DIMS && entry->type < FB_STORED_TYPE_COUNT);
+    REQUIRE(entry->dims >= 0 && entry->dims <= FB_MAX_DIMS && entry->type < FB_STORED_PLAIN_COUNT);
     for (int32_t d = 0; d < entry->dims; d++) count *= entry->shape[d];
     REQUIRE(count == entry->count && fb_tensors_find(table, entry->name) == entry);
     REQUIRE((count == 0) == (entry->data == NULL));
     if (count == 0) return;
-    const uint8_t *end = entry->data + count * fb_stored_size(entry->type);
+    const uint8_t *end = entry->data + fb_stored_bytes(entry->type, count);
     REQUIRE(entry->data >= bytes + 8 && end <= bytes + size && entry->data < end);
     volatile uint8_t sink = entry->data[0];
     sink = end[-1];

@@ -1,28 +1,35 @@
 /* embed, embed_position: rows of a table. */
 #include "backend/cpu/kernel.h"
-#include "backend/cpu/simd.h"
+#include "backend/cpu/tile.h"
 
-FB_INLINE void copy_part(fb_dtype from, fb_dtype to, const void *x, void *y, int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; i += VW) vf_put_n(to, y, i, end, vf_get_n(from, x, i, end, 0));
+FB_INLINE void copy_part(fb_dtype from, fb_dtype to, const void *x, void *y, int64_t count) {
+    for (int64_t i = 0; i < count; i += VW) vf_put_n(to, y, i, count, vf_get_n(from, x, i, count, 0));
 }
 
 /* Columns [begin, end) of table row `index` to row `row` of the output. */
-static void copy_row(const fb_call *call, int64_t row, int64_t index, int64_t begin, int64_t end) {
+static void copy_row(const fb_call *call, int64_t row, int64_t index, int64_t begin, int64_t end,
+                     float *scratch) {
     const fb_weight *table = &call->weights[0];
-    const void *x = fb_at(table->data, table->dtype, index * table->cols);
-    void *y = fb_view_at(&call->out[0], row, 0);
-    FB_FOR_DTYPE(table->dtype, FROM,
-                 FB_FOR_DTYPE(call->out[0].dtype, TO, copy_part(FROM, TO, x, y, begin, end)));
+    const fb_view *out = &call->out[0];
+    const void *x = scratch;
+    void *y = fb_at(fb_view_at(out, row, 0), out->dtype, begin);
+    bool floats = fb_dtype_is_float(table->dtype);
+    if (floats)
+        x = fb_at(table->data, table->dtype, index * table->cols + begin);
+    else
+        decode_row(table, index, begin, end - begin, scratch);
+    FB_FOR_DTYPE(floats ? table->dtype : FB_F32, FROM,
+                 FB_FOR_DTYPE(out->dtype, TO, copy_part(FROM, TO, x, y, end - begin)));
 }
 
-void FB_KERNEL(embed)(const fb_call *call, const fb_lane *lane) {
-    int64_t begin, end;
-    fb_lane_share(lane, call->weights[0].cols, 16, &begin, &end);
-    for (int64_t row = 0; row < call->rows; row++) copy_row(call, row, call->ids[row], begin, end);
+/* Row ids[t], or row P + t, of the table. Lanes share the columns, in whole blocks of a quantised table. */
+static void look_up(const fb_call *call, const fb_lane *lane, const int32_t *ids) {
+    const fb_weight *table = &call->weights[0];
+    int64_t block = fb_dtype_block(table->dtype), begin, end;
+    fb_lane_share(lane, table->cols, block < 16 ? 16 : block, &begin, &end);
+    for (int64_t row = 0; row < call->rows && begin < end; row++)
+        copy_row(call, row, ids ? ids[row] : call->position + row, begin, end, lane->scratch);
 }
 
-void FB_KERNEL(embed_position)(const fb_call *call, const fb_lane *lane) {
-    int64_t begin, end;
-    fb_lane_share(lane, call->weights[0].cols, 16, &begin, &end);
-    for (int64_t row = 0; row < call->rows; row++) copy_row(call, row, call->position + row, begin, end);
-}
+void FB_KERNEL(embed)(const fb_call *call, const fb_lane *lane) { look_up(call, lane, call->ids); }
+void FB_KERNEL(embed_position)(const fb_call *call, const fb_lane *lane) { look_up(call, lane, NULL); }

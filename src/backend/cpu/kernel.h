@@ -16,12 +16,18 @@ typedef struct fb_call {
     int64_t rows;       /* tokens of the step */
     int64_t position;   /* of the first one */
     bool by_head;       /* lanes share whole KV heads (attention) */
+    fb_dtype act;       /* in which the step stores results: what head_argmax would have stored */
 } fb_call;
 
 typedef struct fb_lane {
     int32_t index, count;
     float *scratch; /* this lane's own, 64-byte aligned */
 } fb_lane;
+
+/* Floats of scratch that a linear takes besides its inputs. */
+#define FB_LINEAR_WORK 161024
+/* And for the input of a linear that is no plain rows of float32: normalised or widened, and quantised. */
+static inline int64_t fb_linear_input(int64_t rows, int64_t cols) { return rows * (cols + cols / 32 * 10); }
 
 /* Every output element is computed by one lane, with a sum whose order depends on neither the number of lanes
  * nor the number of rows: a step gives the same bits however it is split. */

@@ -25,6 +25,7 @@
     X(ROPE_ANGLES, "rope")                                                                                   \
     X(LAYERNORM, "norm")                                                                                     \
     X(RMSNORM, "norm")                                                                                       \
+    X(QUANTIZE, "quantize")                                                                                  \
     X(LINEAR, "linear")                                                                                      \
     X(ROPE, "rope")                                                                                          \
     X(KV_APPEND, "rope")                                                                                     \

@@ -9,7 +9,7 @@
 
 #include "kernel_harness.h"
 
-enum { ROWS = 7, SCRATCH = 1 << 16, POOL = 64 };
+enum { ROWS = 7, SCRATCH = FB_LINEAR_WORK * 4 + (1 << 16), POOL = 64 };
 
 static fbt_guard pool[POOL];
 static int pooled;
@@ -203,7 +203,7 @@ static void make_group(const group_case *g, fb_dtype t, int64_t shape, bool bias
         call->in[s] = again ? call->in[0] : filled(t, 1, k, s);
         w[0] = weight(s ? FB_F16 : FB_BF16, n, k, 0);
         if (bias) w[1] = weight(s ? FB_F32 : FB_F16, 1, n, 1);
-        call->attr.segment[s] = (fb_segment){g->norm[s], g->act[s], 1e-3f};
+        call->attr.segment[s] = (fb_segment){g->norm[s], g->act[s], 1e-3f, FB_DOT_FLOAT};
         if (g->norm[s] == NO) continue;
         w[2] = again && g->inputs == SHARED ? call->weights[2] : weight(FB_F16, 1, k, 1);
         if (g->norm[s] == FB_OP_LAYERNORM)
@@ -255,7 +255,8 @@ static void head_argmax(void **state) {
         run(isa, FB_OP_LINEAR, (fb_call){.in = {x}, .out = {logits}, .weights = {w}}, 1);
         FOR_LANES(lanes) {
             fb_view best = view(t == FB_F64 ? FB_F64 : FB_F32, 1, 2 * lanes, 3);
-            run(isa, FB_OP_HEAD_ARGMAX, (fb_call){.in = {x}, .out = {best}, .weights = {w}}, lanes);
+            run(isa, FB_OP_HEAD_ARGMAX, (fb_call){.in = {x}, .out = {best}, .weights = {w}, .act = x.dtype},
+                lanes);
             for (int64_t row = 0; row < ROWS; row++) {
                 int64_t want = 0, winner = 0;
                 const void *l = fb_view_at(&logits, row, 0), *b = fb_view_at(&best, row, 0);
@@ -282,7 +283,7 @@ static void head_argmax_edges(void **state) {
         for (int64_t i = 0; i < ROWS * K; i++) fb_dtype_set(t, x.data, i, 1);
         for (int64_t i = 0; i < K; i++) fb_dtype_set(FB_F32, (void *)(uintptr_t)w.data, edges[e] * K + i, 8);
         fb_view best = view(t == FB_F64 ? FB_F64 : FB_F32, 1, 2 * 3, 0);
-        run(isa, FB_OP_HEAD_ARGMAX, (fb_call){.in = {x}, .out = {best}, .weights = {w}}, 3);
+        run(isa, FB_OP_HEAD_ARGMAX, (fb_call){.in = {x}, .out = {best}, .weights = {w}, .act = x.dtype}, 3);
         for (int64_t row = 0; row < ROWS; row++) {
             const void *b = fb_view_at(&best, row, 0);
             int64_t winner = 0;
@@ -305,7 +306,8 @@ static void head_argmax_nan(void **state) {
             fb_weight w = weight(FB_F32, VOCAB, K, 0);
             fb_dtype_set(FB_F32, (void *)(uintptr_t)w.data, bad * K, NAN);
             fb_view x = filled(t, 1, K, 0), best = view(FB_F32, 1, 2, 0);
-            run(isa, FB_OP_HEAD_ARGMAX, (fb_call){.in = {x}, .out = {best}, .weights = {w}}, 1);
+            run(isa, FB_OP_HEAD_ARGMAX, (fb_call){.in = {x}, .out = {best}, .weights = {w}, .act = x.dtype},
+                1);
             for (int64_t row = 0; row < ROWS; row++) {
                 const float *b = fb_view_at(&best, row, 0);
                 if (!isnan(b[0]) || b[1] != (float)bad)

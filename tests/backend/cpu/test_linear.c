@@ -37,7 +37,7 @@ static void products(void **state) {
                              fb_dtype_name((fb_dtype)act), fb_dtype_name((fb_dtype)weight),
                              bias ? fb_dtype_name(bias_dtype) : "none", (long long)s.k, (long long)s.n);
                     r.naive = naive;
-                    r.scratch_floats = act == FB_F32 ? 64 : RIG_ROWS * s.k + 64;
+                    r.scratch_floats = FB_LINEAR_WORK + (act == FB_F32 ? 0 : RIG_ROWS * s.k + 64);
                     r.call.in[0] = rig_input(&r, (fb_dtype)act, 1, s.k, (gaps){0, (int64_t)i % 3}, 0);
                     rig_fill(&r, &r.call.in[0], 0.25, 1);
                     r.call.weights[0] = rig_weight(&r, (fb_dtype)weight, s.n, s.k, 0, 0.2);
@@ -56,7 +56,7 @@ static void long_rows(void **state) {
         rig_start(&r, FB_OP_LINEAR, &random, true);
         snprintf(r.text, sizeof r.text, "act %s, 5003 to 19", fb_dtype_name((fb_dtype)act));
         r.naive = naive;
-        r.scratch_floats = act == FB_F32 ? 64 : RIG_ROWS * 5003 + 64;
+        r.scratch_floats = FB_LINEAR_WORK + (act == FB_F32 ? 0 : RIG_ROWS * 5003 + 64);
         r.call.in[0] = rig_input(&r, (fb_dtype)act, 1, 5003, (gaps){0, 1}, 0);
         rig_fill(&r, &r.call.in[0], 0, 1);
         r.call.weights[0] = rig_weight(&r, FB_BF16, 19, 5003, 0, 0.02);

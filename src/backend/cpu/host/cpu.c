@@ -51,17 +51,18 @@ static int64_t row_elements(const fb_engine *e, const fb_value *storage) {
 
 static int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* A lane's scratch holds, in float32: the inputs of an op's linears that are not plain float32 rows, or two
- * rows of scores (of doubles, in the reference). Rounded up so that a kernel may write whole vectors. */
+/* A lane's scratch holds: what a linear works in and the inputs that it prepares, or two rows of scores (of
+ * doubles, in the reference). Rounded up so that a kernel may write whole vectors. */
 static int64_t scratch_floats(const fb_engine *e) {
     const fb_program *p = e->bound.program;
     int64_t most = 4 * (e->options.capacity + 64);
     for (int s = 0; s < FB_SECTIONS; s++)
         for (int32_t i = 0; i < p->op_count[s]; i++) {
             const fb_op *op = &p->ops[s][i];
-            int64_t rows = s == FB_EPILOGUE ? e->options.epilogue_rows : e->options.chunk, floats = 0;
+            int64_t rows = s == FB_EPILOGUE ? e->options.epilogue_rows : e->options.chunk,
+                    floats = FB_LINEAR_WORK;
             for (int k = 0; k < FB_MAX_WEIGHTS; k += 4)
-                if (op->weights[k] != FB_NONE) floats += rows * p->slots[op->weights[k]].cols;
+                if (op->weights[k] != FB_NONE) floats += fb_linear_input(rows, p->slots[op->weights[k]].cols);
             most = max_of(most, floats);
         }
     return aligned((most + 64) * 4) / 4;
@@ -126,6 +127,7 @@ static void prepare_calls(fb_engine *e) {
             const fb_op *op = &p->ops[s][i];
             fb_call *call = &e->calls[s][i];
             call->attr = op->attr;
+            call->act = e->options.act;
             for (int k = 0; k < FB_MAX_IN; k++)
                 if (op->in[k] != FB_NONE) call->in[k] = view_of(e, op->in[k]);
             for (int k = 0; k < FB_MAX_OUT; k++)

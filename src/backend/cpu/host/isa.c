@@ -20,10 +20,12 @@ static bool has_avx512(void) {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
+static bool has_avx512vnni(void) { return has_avx512() && __builtin_cpu_supports("avx512vnni"); }
 #endif
 
 const fb_isa fb_isa_table[] = {
 #ifdef __x86_64__
+    {"avx512vnni", fb_cpu_kernels_avx512vnni, has_avx512vnni},
     {"avx512", fb_cpu_kernels_avx512, has_avx512},
     {"avx2", fb_cpu_kernels_avx2, has_avx2},
 #endif

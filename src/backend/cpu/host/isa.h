@@ -4,6 +4,7 @@
 
 #include "backend/cpu/kernel.h"
 
+extern const fb_cpu_kernel fb_cpu_kernels_avx512vnni[FB_OP_COUNT];
 extern const fb_cpu_kernel fb_cpu_kernels_avx512[FB_OP_COUNT];
 extern const fb_cpu_kernel fb_cpu_kernels_avx2[FB_OP_COUNT];
 extern const fb_cpu_kernel fb_cpu_kernels_portable[FB_OP_COUNT];

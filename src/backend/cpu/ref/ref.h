@@ -7,6 +7,7 @@
 
 #include "backend/cpu/kernel.h"
 #include "base/pack.h"
+#include "base/quant.h"
 
 #define X(KIND, name, in, out, w, parts, text)                                                               \
     void fb_cpu_##name##_ref(const fb_call *call, const fb_lane *lane);
@@ -37,6 +38,9 @@ typedef struct ref_norm {
 
 ref_norm ref_norm_of(fb_op_kind kind, const fb_view *x, int64_t row, int64_t n, double eps);
 double ref_normalised(ref_norm norm, double x, const fb_weight *w, const fb_weight *b, int64_t i);
+
+/* A block of 32 as integers and a scale; one that is not finite has the scale NaN. */
+fb_q8 ref_quantized(const double *x);
 
 double ref_activation(fb_op_kind kind, double x); /* x itself for FB_OP_COUNT */
 

@@ -1,0 +1,309 @@
+#include "arch/gguf.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "arch/config.h"
+#include "arch/gguf_names.h"
+
+#define KEY_SIZE 256 /* no key of a file is longer */
+
+typedef enum arch_column { NEOX, LLAMA, GPT2, ARCH_COUNT } arch_column;
+
+/* What is not said in a GGUF file because it is the same for all of an architecture. */
+static const struct {
+    const char *model_type, *activation_key, *activation;
+    const char *attention_bias, *mlp_bias; /* tensors that are there when layers have these biases; or NULL */
+} archs[ARCH_COUNT] = {
+    [NEOX] = {"gpt_neox", "hidden_act", "gelu", "blk.0.attn_qkv.bias", NULL},
+    [LLAMA] = {"llama", "hidden_act", "silu", "blk.0.attn_q.bias", "blk.0.ffn_gate.bias"},
+    [GPT2] = {"gpt2", "activation_function", "gelu_new", NULL, NULL},
+};
+
+/* Keys of a file, behind "<architecture>.", that are the same number under another name in a config. */
+static const struct {
+    const char *key;
+    bool needed; /* by every architecture that knows it */
+    const char *config[ARCH_COUNT];
+} renamed[] = {
+    {"vocab_size", false, {"vocab_size", "vocab_size", "vocab_size"}},
+    {"context_length", true, {"max_position_embeddings", "max_position_embeddings", "n_positions"}},
+    {"embedding_length", true, {"hidden_size", "hidden_size", "n_embd"}},
+    {"block_count", true, {"num_hidden_layers", "num_hidden_layers", "n_layer"}},
+    {"feed_forward_length", true, {"intermediate_size", "intermediate_size", "n_inner"}},
+    {"use_parallel_residual", true, {"use_parallel_residual", NULL, NULL}},
+    {"attention.head_count", true, {"num_attention_heads", "num_attention_heads", "n_head"}},
+    {"attention.head_count_kv", false, {NULL, "num_key_value_heads", NULL}},
+    {"attention.key_length", false, {"head_dim", "head_dim", "head_dim"}},
+    {"attention.layer_norm_epsilon", true, {"layer_norm_eps", NULL, "layer_norm_epsilon"}},
+    {"attention.layer_norm_rms_epsilon", true, {NULL, "rms_norm_eps", NULL}},
+    {"rope.freq_base", false, {"rope_theta", "rope_theta", NULL}},
+};
+
+/* Keys that change nothing as long as they have this value. */
+static const struct {
+    const char *key;
+    double value;
+} neutral[] = {
+    {"expert_count", 0},
+    {"expert_used_count", 0},
+    {"attention.sliding_window", 0},
+    {"attention.max_alibi_bias", 0},
+    {"attention.clamp_kqv", 0},
+    {"attention.scale", 0},
+    {"attention.causal", 1},
+    {"rope.scaling.attn_factor", 1},
+};
+
+/* Keys that are read elsewhere here, or that say nothing about the maths. */
+static const char *const others[] = {
+    "attention.head_count_kv", "attention.value_length",
+    "rope.dimension_count",    "rope.scaling.type",
+    "rope.scaling.factor",     "rope.scale_linear",
+    "rope.scaling.finetuned",  "rope.scaling.original_context_length", /* of yarn, which is refused */
+    "tensor_data_layout",
+};
+
+#define COUNT(table) (sizeof(table) / sizeof *(table))
+
+/* One translation. */
+typedef struct translation {
+    const char *what;
+    const fb_gguf *gguf;
+    const char *prefix; /* what the file calls the architecture */
+    arch_column arch;
+    json_t *config;
+} translation;
+
+/* "<architecture>.key" */
+static const char *full_key(const translation *t, const char *key, char text[KEY_SIZE]) {
+    snprintf(text, KEY_SIZE, "%s.%s", t->prefix, key);
+    return text;
+}
+
+static const json_t *member(const translation *t, const char *key) {
+    char full[KEY_SIZE];
+    return fb_json_member(t->gguf->values, full_key(t, key, full));
+}
+
+static fb_status read_int(const translation *t, const char *key, int64_t min, int64_t max, int64_t fallback,
+                          int64_t *out, fb_error *err) {
+    char full[KEY_SIZE];
+    return fb_json_int(t->what, t->gguf->values, full_key(t, key, full), min, max, fallback, out, err);
+}
+
+static fb_status read_real(const translation *t, const char *key, double min, double max, double fallback,
+                           double *out, fb_error *err) {
+    char full[KEY_SIZE];
+    return fb_json_real(t->what, t->gguf->values, full_key(t, key, full), min, max, fallback, out, err);
+}
+
+static fb_status put(const translation *t, const char *key, json_t *value, fb_error *err) {
+    return json_object_set_new(t->config, key, value) ? fb_fail_memory(err, t->what, (int64_t)strlen(key))
+                                                      : FB_OK;
+}
+
+/* ---- what a file may say ------------------------------------------------------------------------------- */
+
+static bool is_known(const translation *t, const char *key) {
+    for (size_t i = 0; i < COUNT(renamed); i++)
+        if (strcmp(key, renamed[i].key) == 0 && renamed[i].config[t->arch]) return true;
+    for (size_t i = 0; i < COUNT(neutral); i++)
+        if (strcmp(key, neutral[i].key) == 0) return true;
+    for (size_t i = 0; i < COUNT(others); i++)
+        if (strcmp(key, others[i]) == 0) return t->arch != GPT2 || strncmp(key, "rope.", 5) != 0;
+    return false;
+}
+
+static fb_status check_neutral(const translation *t, fb_error *err) {
+    for (size_t i = 0; i < COUNT(neutral); i++) {
+        const json_t *value = member(t, neutral[i].key);
+        double number = json_is_boolean(value) ? json_is_true(value) : json_number_value(value);
+        char text[64];
+        if (value && (json_is_string(value) || number != neutral[i].value))
+            return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: %s.%s: %s (only %g)", t->what, t->prefix,
+                           neutral[i].key, fb_json_show(value, text, sizeof text), neutral[i].value);
+    }
+    return FB_OK;
+}
+
+/* Every key of the architecture must be known, and be one value for all layers. */
+static fb_status check_keys(const translation *t, fb_error *err) {
+    const char *key;
+    json_t *value;
+    size_t length = strlen(t->prefix);
+    char text[64];
+    json_object_foreach(t->gguf->values, key, value) {
+        if (strncmp(key, t->prefix, length) != 0 || key[length] != '.') continue;
+        if (!is_known(t, key + length + 1))
+            return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: %s: %s (not known)", t->what, key,
+                           json_is_null(value) ? "an array" : fb_json_show(value, text, sizeof text));
+        if (json_is_null(value))
+            return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: %s: an array (one value for all layers)", t->what,
+                           key);
+    }
+    return check_neutral(t, err);
+}
+
+/* ---- the parts of a config ----------------------------------------------------------------------------- */
+
+static fb_status put_renamed(const translation *t, fb_error *err) {
+    for (size_t i = 0; i < COUNT(renamed); i++) {
+        const char *to = renamed[i].config[t->arch];
+        const json_t *value = to ? member(t, renamed[i].key) : NULL;
+        if (to && !value && renamed[i].needed)
+            return fb_fail(err, FB_ERROR_FILE, "%s: %s.%s: missing", t->what, t->prefix, renamed[i].key);
+        if (value) FB_TRY(put(t, to, json_copy((json_t *)(uintptr_t)value), err));
+    }
+    return FB_OK;
+}
+
+/* The vocabulary's size may be left to the embedding. */
+static fb_status put_vocab(const translation *t, fb_error *err) {
+    const fb_tensor_entry *embedding = fb_tensors_find(t->gguf->tensors, "token_embd.weight");
+    if (!embedding) return fb_fail(err, FB_ERROR_FILE, "%s: token_embd.weight: missing tensor", t->what);
+    if (fb_json_member(t->config, "vocab_size")) return FB_OK;
+    return put(t, "vocab_size", json_integer(embedding->dims == 2 ? embedding->shape[0] : 0), err);
+}
+
+/* Heads whose keys and values differ in size, or that share KV heads where the architecture has none to
+ * share, do not exist in a config. */
+static fb_status check_heads(const translation *t, int64_t *head_dim, fb_error *err) {
+    int64_t heads, kv_heads, hidden, values;
+    FB_TRY(read_int(t, "attention.head_count", 1, FB_LIMIT_HEADS, 1, &heads, err));
+    FB_TRY(read_int(t, "embedding_length", 1, FB_LIMIT_WIDTH, 1, &hidden, err));
+    FB_TRY(read_int(t, "attention.head_count_kv", 1, heads, heads, &kv_heads, err));
+    FB_TRY(read_int(t, "attention.key_length", 1, FB_LIMIT_WIDTH, hidden / heads, head_dim, err));
+    FB_TRY(read_int(t, "attention.value_length", 1, FB_LIMIT_WIDTH, *head_dim, &values, err));
+    if (t->arch != LLAMA && kv_heads != heads)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: %s.attention.head_count_kv: %lld (only %lld)", t->what,
+                       t->prefix, (long long)kv_heads, (long long)heads);
+    if (values != *head_dim)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED,
+                       "%s: %s.attention.value_length: %lld (only key_length %lld)", t->what, t->prefix,
+                       (long long)values, (long long)*head_dim);
+    return FB_OK;
+}
+
+/* The share of a head that rotates, such that share * head_dim gives `rotary` again. */
+static double rotary_share(int64_t rotary, int64_t head_dim) {
+    double share = (double)rotary / (double)head_dim;
+    return (int64_t)(share * (double)head_dim) < rotary ? nextafter(share, 1) : share;
+}
+
+/* A factor without a type, or under its old name, is linear too. */
+static fb_status put_scaling(const translation *t, fb_error *err) {
+    char key[KEY_SIZE];
+    const char *type;
+    double factor;
+    FB_TRY(read_real(t, "rope.scale_linear", 0, 1e6, 0, &factor, err));
+    FB_TRY(read_real(t, "rope.scaling.factor", 0, 1e6, factor, &factor, err));
+    FB_TRY(fb_json_string(t->what, t->gguf->values, full_key(t, "rope.scaling.type", key), "linear", &type,
+                          err));
+    if (strcmp(type, "linear") != 0 && strcmp(type, "none") != 0)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: %s: \"%.32s\" (known: none, linear)", t->what, key,
+                       type);
+    if (strcmp(type, "none") == 0 || factor == 0 || factor == 1) return FB_OK;
+    return put(t, "rope_scaling", json_pack("{s:s, s:f}", "rope_type", type, "factor", factor), err);
+}
+
+static fb_status put_rope(const translation *t, int64_t head_dim, fb_error *err) {
+    int64_t rotary;
+    if (t->arch == GPT2) return FB_OK;
+    FB_TRY(read_int(t, "rope.dimension_count", 0, head_dim, head_dim, &rotary, err));
+    FB_TRY(put(t, "partial_rotary_factor", json_real(rotary_share(rotary, head_dim)), err));
+    return put_scaling(t, err);
+}
+
+/* What the file says by the tensors that it has. */
+static fb_status put_by_tensors(const translation *t, fb_error *err) {
+    const fb_tensor_table *tensors = t->gguf->tensors;
+    const char *attention = archs[t->arch].attention_bias, *mlp = archs[t->arch].mlp_bias;
+    FB_TRY(put(t, "tie_word_embeddings", json_boolean(!fb_tensors_find(tensors, "output.weight")), err));
+    if (attention)
+        FB_TRY(put(t, "attention_bias", json_boolean(fb_tensors_find(tensors, attention) != NULL), err));
+    if (mlp) FB_TRY(put(t, "mlp_bias", json_boolean(fb_tensors_find(tensors, mlp) != NULL), err));
+    return FB_OK;
+}
+
+static fb_status write_config(const translation *t, fb_error *err) {
+    int64_t head_dim;
+    FB_TRY(check_keys(t, err));
+    FB_TRY(put(t, "model_type", json_string(archs[t->arch].model_type), err));
+    FB_TRY(put(t, archs[t->arch].activation_key, json_string(archs[t->arch].activation), err));
+    FB_TRY(put_renamed(t, err));
+    FB_TRY(put_vocab(t, err));
+    FB_TRY(check_heads(t, &head_dim, err));
+    FB_TRY(put_rope(t, head_dim, err));
+    return put_by_tensors(t, err);
+}
+
+/* ---- the spec ------------------------------------------------------------------------------------------ */
+
+/* A llama may come with a factor for each rotary frequency, which divides it: Llama 3's scaling, computed
+ * when the file was made. */
+static fb_status divide_frequencies(const translation *t, fb_spec *spec, fb_error *err) {
+    const fb_tensor_entry *entry = fb_tensors_find(t->gguf->tensors, FB_GGUF_ROPE_FREQS);
+    if (!entry || t->arch != LLAMA) return FB_OK;
+    int64_t count = spec->program.head_dim / 2;
+    char text[96];
+    if (entry->type != FB_STORED_F32 || entry->dims != 1 || entry->count != count)
+        return fb_fail(err, FB_ERROR_FILE, "%s: %s: %s %s (F32 [%lld])", t->what, entry->name,
+                       fb_stored_name(entry->type), fb_tensor_shape_text(entry, text, sizeof text),
+                       (long long)count);
+    float low = INFINITY, high = 0;
+    for (int64_t i = 0; i < count; i++) {
+        float factor;
+        memcpy(&factor, entry->data + i * (int64_t)sizeof factor, sizeof factor);
+        if (!(factor > 1e-6f && factor < 1e6f))
+            return fb_fail(err, FB_ERROR_FILE, "%s: %s: element %lld: %g (1e-06 to 1e+06)", t->what,
+                           entry->name, (long long)i, (double)factor);
+        spec->program.frequencies[i] /= (double)factor;
+        low = fminf(low, factor);
+        high = fmaxf(high, factor);
+    }
+    spec->ignored[0] = FB_GGUF_ROPE_FREQS;
+    fb_spec_fact(spec, "rotary factors", "%g to %g, one a frequency", (double)low, (double)high);
+    return FB_OK;
+}
+
+static fb_status find_arch(translation *t, fb_error *err) {
+    const char *type;
+    FB_TRY(fb_json_string(t->what, t->gguf->values, "general.type", "model", &type, err));
+    if (strcmp(type, "model") != 0)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: general.type: \"%.64s\" (only \"model\")", t->what,
+                       type);
+    FB_TRY(fb_json_need_string(t->what, t->gguf->values, "general.architecture", &t->prefix, err));
+    const char *model_type = fb_gguf_model_type(t->prefix);
+    if (!model_type)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED,
+                       "%s: general.architecture: \"%.64s\" (known: gptneox, llama, gpt2)", t->what,
+                       t->prefix);
+    while (strcmp(archs[t->arch].model_type, model_type) != 0) t->arch++;
+    return FB_OK;
+}
+
+fb_status fb_gguf_describe(const char *what, const fb_gguf *gguf, fb_spec **out, fb_error *err) {
+    *out = NULL;
+    translation t = {.what = what, .gguf = gguf};
+    FB_TRY(find_arch(&t, err));
+    t.config = json_object();
+    if (!t.config) return fb_fail_memory(err, what, KEY_SIZE);
+    fb_spec *spec = NULL;
+    fb_status status = write_config(&t, err);
+    if (status == FB_OK) status = fb_arch_describe_json(what, t.config, &spec, err);
+    json_decref(t.config);
+    if (status == FB_OK) {
+        /* What a checkpoint may have besides its weights is not in a GGUF file. */
+        memset((void *)spec->ignored, 0, sizeof spec->ignored);
+        spec->optional_prefix = NULL;
+        status = divide_frequencies(&t, spec, err);
+    }
+    if (status == FB_OK)
+        *out = spec;
+    else
+        fb_spec_free(spec);
+    return status;
+}

@@ -1,0 +1,130 @@
+#include "arch/gguf_names.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    const char *model_type, *gguf;
+} architectures[] = {
+    {"gpt_neox", "gptneox"},
+    {"llama", "llama"},
+    {"gpt2", "gpt2"},
+};
+
+enum { CHECKPOINT, GGUF, SIDES };
+
+/* Names without ".weight" or ".bias". */
+typedef struct name_row {
+    const char *model_type;
+    const char *stem[SIDES];
+    fb_row_order order;
+} name_row;
+
+static const name_row names[] = {
+    {"gpt_neox", {"gpt_neox.embed_in", "token_embd"}, FB_ROWS_SAME},
+    {"gpt_neox", {"gpt_neox.layers.{}.input_layernorm", "blk.{}.attn_norm"}, FB_ROWS_SAME},
+    {"gpt_neox", {"gpt_neox.layers.{}.attention.query_key_value", "blk.{}.attn_qkv"}, FB_ROWS_QKV},
+    {"gpt_neox", {"gpt_neox.layers.{}.attention.dense", "blk.{}.attn_output"}, FB_ROWS_SAME},
+    {"gpt_neox", {"gpt_neox.layers.{}.post_attention_layernorm", "blk.{}.ffn_norm"}, FB_ROWS_SAME},
+    {"gpt_neox", {"gpt_neox.layers.{}.mlp.dense_h_to_4h", "blk.{}.ffn_up"}, FB_ROWS_SAME},
+    {"gpt_neox", {"gpt_neox.layers.{}.mlp.dense_4h_to_h", "blk.{}.ffn_down"}, FB_ROWS_SAME},
+    {"gpt_neox", {"gpt_neox.final_layer_norm", "output_norm"}, FB_ROWS_SAME},
+    {"gpt_neox", {"embed_out", "output"}, FB_ROWS_SAME},
+
+    {"llama", {"model.embed_tokens", "token_embd"}, FB_ROWS_SAME},
+    {"llama", {"model.layers.{}.input_layernorm", "blk.{}.attn_norm"}, FB_ROWS_SAME},
+    {"llama", {"model.layers.{}.self_attn.q_proj", "blk.{}.attn_q"}, FB_ROWS_ROPE_PAIRS},
+    {"llama", {"model.layers.{}.self_attn.k_proj", "blk.{}.attn_k"}, FB_ROWS_ROPE_PAIRS},
+    {"llama", {"model.layers.{}.self_attn.v_proj", "blk.{}.attn_v"}, FB_ROWS_SAME},
+    {"llama", {"model.layers.{}.self_attn.o_proj", "blk.{}.attn_output"}, FB_ROWS_SAME},
+    {"llama", {"model.layers.{}.post_attention_layernorm", "blk.{}.ffn_norm"}, FB_ROWS_SAME},
+    {"llama", {"model.layers.{}.mlp.gate_proj", "blk.{}.ffn_gate"}, FB_ROWS_SAME},
+    {"llama", {"model.layers.{}.mlp.up_proj", "blk.{}.ffn_up"}, FB_ROWS_SAME},
+    {"llama", {"model.layers.{}.mlp.down_proj", "blk.{}.ffn_down"}, FB_ROWS_SAME},
+    {"llama", {"model.norm", "output_norm"}, FB_ROWS_SAME},
+    {"llama", {"lm_head", "output"}, FB_ROWS_SAME},
+
+    {"gpt2", {"transformer.wte", "token_embd"}, FB_ROWS_SAME},
+    {"gpt2", {"transformer.wpe", "position_embd"}, FB_ROWS_SAME},
+    {"gpt2", {"transformer.h.{}.ln_1", "blk.{}.attn_norm"}, FB_ROWS_SAME},
+    {"gpt2", {"transformer.h.{}.attn.c_attn", "blk.{}.attn_qkv"}, FB_ROWS_SAME},
+    {"gpt2", {"transformer.h.{}.attn.c_proj", "blk.{}.attn_output"}, FB_ROWS_SAME},
+    {"gpt2", {"transformer.h.{}.ln_2", "blk.{}.ffn_norm"}, FB_ROWS_SAME},
+    {"gpt2", {"transformer.h.{}.mlp.c_fc", "blk.{}.ffn_up"}, FB_ROWS_SAME},
+    {"gpt2", {"transformer.h.{}.mlp.c_proj", "blk.{}.ffn_down"}, FB_ROWS_SAME},
+    {"gpt2", {"transformer.ln_f", "output_norm"}, FB_ROWS_SAME},
+    {"gpt2", {"lm_head", "output"}, FB_ROWS_SAME},
+};
+
+const char *fb_gguf_architecture(const char *model_type) {
+    for (size_t i = 0; i < sizeof architectures / sizeof *architectures; i++)
+        if (strcmp(model_type, architectures[i].model_type) == 0) return architectures[i].gguf;
+    return NULL;
+}
+
+const char *fb_gguf_model_type(const char *architecture) {
+    for (size_t i = 0; i < sizeof architectures / sizeof *architectures; i++)
+        if (strcmp(architecture, architectures[i].gguf) == 0) return architectures[i].model_type;
+    return NULL;
+}
+
+/* Characters of the layer at the start of `name`: "{}" or a number. */
+static int layer_length(const char *name) {
+    if (strncmp(name, "{}", 2) == 0) return 2;
+    return (int)strspn(name, "0123456789");
+}
+
+static bool is_part(const char *end) { return strcmp(end, ".weight") == 0 || strcmp(end, ".bias") == 0; }
+
+/* Whether `name` is `stem` with a layer in place of "{}" and a part after it. */
+static bool matches(const char *stem, const char *name, const char **layer, int *length, const char **part) {
+    const char *hole = strstr(stem, "{}");
+    size_t before = hole ? (size_t)(hole - stem) : strlen(stem);
+    if (strncmp(name, stem, before) != 0) return false;
+    *layer = name + before;
+    *length = hole ? layer_length(*layer) : 0;
+    if (hole && !*length) return false;
+    const char *rest = hole ? hole + 2 : "";
+    if (strncmp(*layer + *length, rest, strlen(rest)) != 0) return false;
+    *part = *layer + *length + strlen(rest);
+    return is_part(*part);
+}
+
+static bool translate(const char *model_type, int from, const char *given, char name[FB_GGUF_NAME_SIZE],
+                      fb_row_order *order) {
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *layer, *part;
+        int length;
+        if (strcmp(model_type, names[i].model_type) != 0 ||
+            !matches(names[i].stem[from], given, &layer, &length, &part))
+            continue;
+        const char *stem = names[i].stem[1 - from], *hole = strstr(stem, "{}");
+        int before = hole ? (int)(hole - stem) : (int)strlen(stem);
+        *order = names[i].order;
+        return snprintf(name, FB_GGUF_NAME_SIZE, "%.*s%.*s%s%s", before, stem, length, layer,
+                        hole ? hole + 2 : "", part) < FB_GGUF_NAME_SIZE;
+    }
+    return false;
+}
+
+bool fb_gguf_name(const char *model_type, const char *checkpoint_name, char name[FB_GGUF_NAME_SIZE],
+                  fb_row_order *order) {
+    return translate(model_type, CHECKPOINT, checkpoint_name, name, order);
+}
+
+bool fb_gguf_checkpoint_name(const char *model_type, const char *gguf_name, char name[FB_GGUF_NAME_SIZE],
+                             fb_row_order *order) {
+    return translate(model_type, GGUF, gguf_name, name, order);
+}
+
+int64_t fb_gguf_row(fb_row_order order, int64_t rows, int64_t head_dim, int64_t row) {
+    int64_t head = row / head_dim, i = row % head_dim, half = head_dim / 2;
+    switch (order) {
+    case FB_ROWS_ROPE_PAIRS:
+        return head * head_dim + i % half * 2 + i / half;
+    case FB_ROWS_QKV: /* `head` counts [heads][q k v] here */
+        return head % 3 * (rows / 3) + head / 3 * head_dim + i;
+    default:
+        return row;
+    }
+}

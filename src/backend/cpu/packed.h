@@ -1,0 +1,182 @@
+/* Packed weights (base/pack.h) times quantised rows (fb_q8 of base/quant.h): integer products.
+ *
+ * Output n of a row is, over the blocks of 32 in their order, the sum of integer * (scale of the weight's
+ * block * scale of the row's block): integers are exact in any order and the rest is one fused multiply-add a
+ * block, so that the bits depend neither on the tile nor on how an instruction set multiplies bytes. */
+#ifndef FB_BACKEND_CPU_PACKED_H
+#define FB_BACKEND_CPU_PACKED_H
+
+#include "backend/cpu/simd.h"
+#include "base/pack.h"
+#include "base/quant.h"
+
+/* Vectors of a group of 16 rows. */
+#define PARTS (FB_PACK_ROWS / VW)
+/* Rows of x in a tile: two accumulators each (the block's integers and the float sums), beside the weights'
+ * vectors. */
+#if defined FB_ISA_avx512
+#define PACKED_M 8
+#else
+#define PACKED_M 4
+#endif
+
+/* Bytes of a group's block, as a constant. */
+FB_INLINE int packed_block(fb_dtype t) { return FB_PACK_ROWS * (t == FB_Q4_0 ? 18 : 34); }
+
+FB_INLINE vi vi_load(const void *p) {
+    vi v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+/* Four bytes of a row in every lane. */
+FB_INLINE vi vi_word(const int8_t *p) {
+    int32_t word;
+    memcpy(&word, p, sizeof word);
+    return word - (vi){0};
+}
+
+/* Each lane has four bytes of a weight's row and four of x: a sum that grows by their product, for nibbles (0
+ * to 15) and for bytes. What the sum is at the end of a block may need a last step. The row's own sum, times
+ * an offset, is taken off where the weights were shifted to be unsigned: 8 for nibbles, Q8_OFFSET for bytes.
+ */
+#define Q8_OFFSET 0
+#if defined FB_ISA_avx512vnni
+#undef Q8_OFFSET
+#define Q8_OFFSET 128
+FB_INLINE vi nibbles_add(vi sum, vi w, vi x) {
+    return (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, (__m512i)x);
+}
+FB_INLINE vi nibbles_end(vi sum) { return sum; }
+FB_INLINE vi bytes_add(vi sum, vi w, vi x) { return nibbles_add(sum, w ^ (vi)_mm512_set1_epi8(-128), x); }
+
+#elif defined FB_ISA_avx512 || defined FB_ISA_avx2
+/* Products of bytes are added in pairs to 16 bits. Those of nibbles stay there until the block's end: 8 * 2 *
+ * 15 * 127 fits. Of whole bytes, |w| is multiplied with x under w's sign: 2 * 128 * 127 fits, once. */
+#if defined FB_ISA_avx512
+FB_INLINE vi pairs16(vi a, vi b) { return (vi)_mm512_maddubs_epi16((__m512i)a, (__m512i)b); }
+FB_INLINE vi add16(vi a, vi b) { return (vi)_mm512_add_epi16((__m512i)a, (__m512i)b); }
+FB_INLINE vi pairs32(vi a) { return (vi)_mm512_madd_epi16((__m512i)a, _mm512_set1_epi16(1)); }
+FB_INLINE vi abs8(vi a) { return (vi)_mm512_abs_epi8((__m512i)a); }
+FB_INLINE vi signed8(vi x, vi w) {
+    __mmask64 negative = _mm512_movepi8_mask((__m512i)w);
+    return (vi)_mm512_mask_sub_epi8((__m512i)x, negative, _mm512_setzero_si512(), (__m512i)x);
+}
+#else
+FB_INLINE vi pairs16(vi a, vi b) { return (vi)_mm256_maddubs_epi16((__m256i)a, (__m256i)b); }
+FB_INLINE vi add16(vi a, vi b) { return (vi)_mm256_add_epi16((__m256i)a, (__m256i)b); }
+FB_INLINE vi pairs32(vi a) { return (vi)_mm256_madd_epi16((__m256i)a, _mm256_set1_epi16(1)); }
+FB_INLINE vi abs8(vi a) { return (vi)_mm256_abs_epi8((__m256i)a); }
+FB_INLINE vi signed8(vi x, vi w) { return (vi)_mm256_sign_epi8((__m256i)x, (__m256i)w); }
+#endif
+FB_INLINE vi nibbles_add(vi sum, vi w, vi x) { return add16(sum, pairs16(w, x)); }
+FB_INLINE vi nibbles_end(vi sum) { return pairs32(sum); }
+FB_INLINE vi bytes_add(vi sum, vi w, vi x) { return sum + pairs32(pairs16(abs8(w), signed8(x, w))); }
+
+#else
+FB_INLINE vi byte_of(vi v, int i) { return (v << (24 - 8 * i)) >> 24; }
+FB_INLINE vi bytes_add(vi sum, vi w, vi x) {
+    for (int i = 0; i < 4; i++) sum += byte_of(w, i) * byte_of(x, i);
+    return sum;
+}
+FB_INLINE vi nibbles_add(vi sum, vi w, vi x) { return bytes_add(sum, w, x); }
+FB_INLINE vi nibbles_end(vi sum) { return sum; }
+#endif
+
+/* Fetched this far ahead while one row goes by: the stream is read once and is longer than a page. */
+#define PACKED_AHEAD 1024
+
+/* sum[m * ldsum + n] for `ms` rows of x (`ldx` blocks apart) and vectors `first` … of a group's 16 outputs.
+ */
+FB_INLINE void packed_tile(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_t ldx, int64_t blocks, int ms,
+                           int first, int parts, float *sum, int64_t ldsum) {
+    vf acc[PACKED_M][PARTS];
+    for (int m = 0; m < ms; m++)
+        for (int p = 0; p < parts; p++) acc[m][p] = vf_set1(0);
+    for (int64_t b = 0; b < blocks; b++, w += packed_block(wt)) {
+        vi dot[PACKED_M][PARTS];
+        for (int m = 0; m < ms; m++)
+            for (int p = 0; p < parts; p++) dot[m][p] = (vi){0};
+        if (ms == 1)
+            for (int i = 0; i < packed_block(wt); i += 64) __builtin_prefetch(w + PACKED_AHEAD + i, 0, 2);
+        for (int j = 0; j < (wt == FB_Q4_0 ? 4 : 8); j++)
+            for (int p = 0; p < parts; p++) {
+                vi v = vi_load(w + 32 + 64 * j + (first + p) * VW * 4);
+                vi low = v & 0x0f0f0f0f, high = (v >> 4) & 0x0f0f0f0f;
+                for (int m = 0; m < ms; m++) {
+                    const int8_t *q = x[m * ldx + b].q + 4 * j;
+                    if (wt == FB_Q4_0) {
+                        dot[m][p] = nibbles_add(dot[m][p], low, vi_word(q));
+                        dot[m][p] = nibbles_add(dot[m][p], high, vi_word(q + 16));
+                    } else {
+                        dot[m][p] = bytes_add(dot[m][p], v, vi_word(q));
+                    }
+                }
+            }
+        for (int p = 0; p < parts; p++) {
+            vf scale = vf_load_f16(w + (first + p) * VW * 2);
+            for (int m = 0; m < ms; m++) {
+                const fb_q8 *q = &x[m * ldx + b];
+                vi whole =
+                    wt == FB_Q4_0 ? nibbles_end(dot[m][p]) - 8 * q->sum : dot[m][p] - Q8_OFFSET * q->sum;
+                acc[m][p] = vf_fma(__builtin_convertvector(whole, vf), scale * q->scale, acc[m][p]);
+            }
+        }
+    }
+    for (int m = 0; m < ms; m++)
+        for (int p = 0; p < parts; p++) vf_put(FB_F32, sum + m * ldsum, (first + p) * VW, acc[m][p]);
+}
+
+/* All 16 outputs of a group. One row takes all vectors at once, so that the weights go by once; more rows
+ * than registers allow that with take them one after the other. */
+FB_INLINE void packed_rows(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_t ldx, int64_t blocks, int ms,
+                           float *sum, int64_t ldsum) {
+    if (ms == 1)
+        packed_tile(wt, w, x, ldx, blocks, 1, 0, PARTS, sum, ldsum);
+    else
+        for (int p = 0; p < PARTS; p++) packed_tile(wt, w, x, ldx, blocks, ms, p, 1, sum, ldsum);
+}
+
+/* sum[m * ldsum + n] for `rows` rows and the 16 * `groups` outputs from w on. */
+FB_INLINE void packed_sums(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_t ldx, int64_t blocks,
+                           int64_t rows, int64_t groups, float *sum, int64_t ldsum) {
+    for (int64_t g = 0; g < groups; g++, w += blocks * packed_block(wt), sum += FB_PACK_ROWS) {
+        int64_t m = 0;
+        for (; m + PACKED_M <= rows; m += PACKED_M)
+            packed_rows(wt, w, x + m * ldx, ldx, blocks, PACKED_M, sum + m * ldsum, ldsum);
+        if (m + PACKED_M / 2 <= rows) {
+            packed_rows(wt, w, x + m * ldx, ldx, blocks, PACKED_M / 2, sum + m * ldsum, ldsum);
+            m += PACKED_M / 2;
+        }
+        for (; m < rows; m++) packed_rows(wt, w, x + m * ldx, ldx, blocks, 1, sum + m * ldsum, ldsum);
+    }
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------- */
+
+/* One row of `n` float32 as blocks. A block that is not finite gets the scale NaN, which every product with
+ * it keeps. */
+FB_INLINE void quantize_row(const float *x, int64_t n, fb_q8 *out) {
+    for (int64_t b = 0; b < n / 32; b++, x += 32, out++) {
+        vf most = vf_set1(0), check = vf_set1(0);
+        for (int i = 0; i < 32; i += VW) {
+            vf v = vf_load_f32(x + i);
+            most = vf_max(most, vf_max(v, -v));
+            check += v * 0.0f;
+        }
+        float max = vf_max_of(most) + 0.0f; /* never -0 */
+        bool finite = vf_sum(check) == 0;
+        float inverse = finite && max > 0 ? 127.0f / max : 0;
+        out->scale = finite ? max / 127.0f : NAN;
+        out->sum = 0;
+        vi sum = {0};
+        for (int i = 0; i < 32; i += VW) {
+            vi q = vf_to_int(vf_round(finite ? vf_load_f32(x + i) * inverse : vf_set1(0)));
+            sum += q;
+            for (int k = 0; k < VW; k++) out->q[i + k] = (int8_t)q[k];
+        }
+        for (int k = 0; k < VW; k++) out->sum += sum[k];
+    }
+}
+
+#endif

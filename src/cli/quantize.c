@@ -1,0 +1,153 @@
+/* fusebox quantize: a model as a GGUF file, its matrices in fewer bits, and what that costs in precision. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/interrupt.h"
+#include "cli/json_out.h"
+#include "cli/model.h"
+#include "cli/output.h"
+
+typedef struct quantize_options {
+    const char *model_name, *out, *type, *head;
+    bool force, json;
+} quantize_options;
+
+static const char notes[] = CLI_MODEL_NOTES
+    "OUT.gguf gets the whole model: weights, hyperparameters and tokenizer. Matrices are of the type asked\n"
+    "for, or of f16 where their rows are no whole blocks of it; vectors are of f32.\n";
+
+static bool parse(const cli_command *command, int argc, char **argv, quantize_options *o, int *status) {
+    static const char *const types[] = {"f16", "q8_0", "q4_0", NULL};
+    *o = (quantize_options){.type = "q8_0"};
+    const cli_option precision[] = {
+        {CLI_ROW(0, "type", CLI_CHOICE, &o->type, "TYPE", "type of the matrices"), .choices = types},
+        {CLI_ROW(0, "keep-head", CLI_CHOICE, &o->head, "TYPE",
+                 "type of the output head, which may be the embedding as well"),
+         .choices = types, .fallback = "that of the matrices"},
+    };
+    const cli_option output[] = {
+        {CLI_ROW(0, "force", CLI_FLAG, &o->force, NULL, "replace OUT.gguf if it is there")},
+        {CLI_ROW(0, "json", CLI_FLAG, &o->json, NULL, "one JSON object instead of the table")},
+    };
+    const cli_group groups[] = {{"precision", precision, 2}, {"output", output, 2}};
+    cli_args args = {
+        .command = command, .notes = notes, .groups = groups, .group_count = 2, .max_positionals = 2};
+    if (!cli_args_parse(&args, argc, argv, status)) return false;
+    if (args.positional_count == 0) {
+        *status = cli_fail(CLI_USAGE, "OUT.gguf: none given (see fusebox quantize --help)");
+        return false;
+    }
+    o->model_name = args.positional_count == 2 ? args.positionals[0] : NULL;
+    o->out = args.positionals[args.positional_count - 1];
+    if (!o->head) o->head = o->type;
+    return true;
+}
+
+/* ---- the report ------------------------------------------------------------------------------ */
+
+static double bits_a_weight(const fb_quantize_report *r) {
+    return 8 * (double)r->bytes_after / (double)r->weights;
+}
+
+static void print_report(const quantize_options *o, const char *path, const fb_quantize_report *r) {
+    (void)path;
+    char before[CLI_NUMBER_BYTES], after[CLI_NUMBER_BYTES];
+    printf("%-24s  %5s  %7s  %10s  %10s  %10s\n", "tensors", "type", "number", "bytes", "relative",
+           "largest");
+    for (int32_t i = 0; i < r->kind_count; i++) {
+        const fb_quantize_kind *k = &r->kinds[i];
+        printf("%-24s  %5s  %7" PRId64 "  %9sB  %10.2e  %10.2e%s\n", k->name, fb_dtype_name(k->type),
+               k->tensors, cli_format_scaled((double)k->bytes, after), k->rel, k->max_abs,
+               k->no_blocks ? "  rows are no whole blocks" : "");
+    }
+    printf("\n%-24s%sB to ", "weights", cli_format_scaled((double)r->bytes_before, before));
+    printf("%sB, %.2f bits a weight\n", cli_format_scaled((double)r->bytes_after, after), bits_a_weight(r));
+    printf("%-24s%s, %s bytes\n", "file", o->out, cli_format_digits(r->file_bytes, after));
+}
+
+static void write_report(const quantize_options *o, const char *path, const fb_quantize_report *r) {
+    cli_json json = {.out = stdout};
+    cli_json_open(&json, NULL, '{');
+    cli_json_string(&json, "model", path);
+    cli_json_string(&json, "file", o->out);
+    cli_json_string(&json, "type", o->type);
+    cli_json_string(&json, "head", o->head);
+    cli_json_int(&json, "file_bytes", r->file_bytes);
+    cli_json_int(&json, "weights", r->weights);
+    cli_json_int(&json, "weight_bytes_before", r->bytes_before);
+    cli_json_int(&json, "weight_bytes", r->bytes_after);
+    cli_json_real(&json, "bits_per_weight", bits_a_weight(r));
+    cli_json_open(&json, "tensors", '[');
+    for (int32_t i = 0; i < r->kind_count; i++) {
+        const fb_quantize_kind *k = &r->kinds[i];
+        cli_json_open(&json, NULL, '{');
+        cli_json_string(&json, "name", k->name);
+        cli_json_string(&json, "type", fb_dtype_name(k->type));
+        cli_json_bool(&json, "no_blocks", k->no_blocks);
+        cli_json_int(&json, "number", k->tensors);
+        cli_json_int(&json, "weights", k->weights);
+        cli_json_int(&json, "bytes", k->bytes);
+        cli_json_real(&json, "rel", k->rel);
+        cli_json_real(&json, "max_abs", k->max_abs);
+        cli_json_close(&json, '}');
+    }
+    cli_json_close(&json, ']');
+    cli_json_close(&json, '}');
+    putchar('\n');
+}
+
+/* ---- the run --------------------------------------------------------------------------------- */
+
+static bool on_progress(void *user, int64_t done, int64_t total) {
+    (void)user;
+    cli_progress("weights", done, total, "done");
+    return !cli_interrupted();
+}
+
+/* The last part of a path, without slashes at its end. */
+static char *base_name(const char *path) {
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/') end--;
+    size_t start = end;
+    while (start > 0 && path[start - 1] != '/') start--;
+    return strndup(path + start, end - start);
+}
+
+static int quantize(const quantize_options *o, const fb_model *model, const char *path) {
+    fb_error err;
+    fb_quantize_options options;
+    fb_quantize_report report;
+    char *name = base_name(path);
+    fb_quantize_options_default(&options);
+    if (fb_dtype_parse(o->type, &options.type, &err) != FB_OK ||
+        fb_dtype_parse(o->head, &options.head, &err) != FB_OK) {
+        free(name);
+        return cli_fail_error(&err);
+    }
+    options.name = name;
+    options.replace = o->force;
+    options.on_progress = on_progress;
+    cli_interrupt_catch();
+    fb_status status = fb_model_quantize(model, o->out, &options, &report, &err);
+    free(name);
+    cli_progress_clear();
+    if (status == FB_ERROR_STOPPED) return CLI_INTERRUPTED;
+    if (status != FB_OK) return cli_fail_error(&err);
+    (o->json ? write_report : print_report)(o, path, &report);
+    return CLI_OK;
+}
+
+int cli_quantize(const cli_command *command, int argc, char **argv) {
+    quantize_options options;
+    fb_model *model;
+    char *path;
+    int status;
+    if (!parse(command, argc, argv, &options, &status)) return status;
+    status = cli_model_open(options.model_name, &path, &model);
+    if (status == CLI_OK) status = quantize(&options, model, path);
+    fb_model_free(model);
+    free(path);
+    return status;
+}

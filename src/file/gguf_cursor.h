@@ -1,0 +1,28 @@
+/* Reading a GGUF file from front to back, never beyond its end. */
+#ifndef FB_FILE_GGUF_CURSOR_H
+#define FB_FILE_GGUF_CURSOR_H
+
+#include "file/gguf.h"
+
+typedef struct fb_gguf_cursor {
+    const char *what;
+    const uint8_t *bytes;
+    size_t size, at; /* at <= size */
+} fb_gguf_cursor;
+
+/* The next bytes, number or string; `part` says in errors what it is. */
+fb_status fb_gguf_take(fb_gguf_cursor *c, const char *part, uint64_t size, const uint8_t **out,
+                       fb_error *err);
+fb_status fb_gguf_take_u32(fb_gguf_cursor *c, const char *part, uint32_t *out, fb_error *err);
+fb_status fb_gguf_take_u64(fb_gguf_cursor *c, const char *part, uint64_t *out, fb_error *err);
+fb_status fb_gguf_take_text(fb_gguf_cursor *c, const char *part, fb_gguf_text *out, fb_error *err);
+
+/* A string that names something, "`kind` `index`" until it is known: less than `size` bytes, not empty,
+ * without control characters. */
+fb_status fb_gguf_take_name(fb_gguf_cursor *c, const char *kind, uint64_t index, char *name, size_t size,
+                            fb_error *err);
+
+/* Tensor infos from the cursor on, `count` of them, and the data behind them, into gguf->tensors. */
+fb_status fb_gguf_read_tensors(fb_gguf_cursor *c, fb_gguf *gguf, uint64_t count, fb_error *err);
+
+#endif

@@ -1,0 +1,239 @@
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "arch/gguf_names.h"
+#include "model/quantize.h"
+#include "text/export.h"
+#include "text/gguf_pre.h"
+
+/* What a GGUF file does not say, because it is the same for all of an architecture. */
+static const struct {
+    const char *model_type;
+    fb_op_kind activation;
+    bool rms; /* the norm's epsilon is named so */
+} implied[] = {
+    {"gpt_neox", FB_OP_GELU, false},
+    {"llama", FB_OP_SILU, true},
+    {"gpt2", FB_OP_GELU_TANH, false},
+};
+
+/* general.file_type: most of the tensors are of … */
+static const uint32_t file_types[FB_DTYPE_COUNT] = {[FB_F16] = 1, [FB_Q4_0] = 2, [FB_Q8_0] = 7};
+
+#define QUANTIZATION_VERSION 2 /* of the block layouts */
+
+/* ---- the model ----------------------------------------------------------------------------------------- */
+
+typedef struct target {
+    fb_gguf_writer *writer;
+    const char *prefix; /* the architecture's name */
+} target;
+
+static const char *full_key(const target *t, const char *key, char text[96]) {
+    snprintf(text, 96, "%s.%s", t->prefix, key);
+    return text;
+}
+
+static void put_u32(const target *t, const char *key, int64_t value) {
+    char full[96];
+    fb_gguf_put_u32(t->writer, full_key(t, key, full), value);
+}
+
+static void put_f32(const target *t, const char *key, double value) {
+    char full[96];
+    fb_gguf_put_f32(t->writer, full_key(t, key, full), value);
+}
+
+static fb_status check_implied(const fb_spec *spec, bool *rms, fb_error *err) {
+    *rms = false;
+    for (size_t i = 0; i < sizeof implied / sizeof *implied; i++) {
+        if (strcmp(implied[i].model_type, spec->architecture) != 0) continue;
+        *rms = implied[i].rms;
+        if (implied[i].activation == spec->hyper.activation) return FB_OK;
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "activation: %s (in a GGUF file, %s has %s)",
+                       fb_op_table[spec->hyper.activation].name, spec->architecture,
+                       fb_op_table[implied[i].activation].name);
+    }
+    return fb_fail(err, FB_ERROR_UNSUPPORTED, "architecture: %s (no GGUF name is known for it)",
+                   spec->architecture);
+}
+
+static void put_rope(const target *t, const fb_hyper *h) {
+    char full[96];
+    put_u32(t, "rope.dimension_count", h->rotary);
+    put_f32(t, "rope.freq_base", h->rope_base);
+    if (h->rope_linear == 1) return;
+    fb_gguf_put_string(t->writer, full_key(t, "rope.scaling.type", full), "linear");
+    put_f32(t, "rope.scaling.factor", h->rope_linear);
+}
+
+static fb_status put_model(const fb_spec *spec, const target *t, fb_error *err) {
+    const fb_program *p = &spec->program;
+    const fb_hyper *h = &spec->hyper;
+    bool rms;
+    char full[96];
+    FB_TRY(check_implied(spec, &rms, err));
+    put_u32(t, "vocab_size", p->vocab);
+    put_u32(t, "context_length", p->context);
+    put_u32(t, "embedding_length", p->hidden);
+    put_u32(t, "block_count", p->layers);
+    put_u32(t, "feed_forward_length", h->mlp);
+    put_u32(t, "attention.head_count", h->heads);
+    if (p->kv_heads != h->heads) put_u32(t, "attention.head_count_kv", p->kv_heads);
+    if (p->head_dim * h->heads != p->hidden) {
+        put_u32(t, "attention.key_length", p->head_dim);
+        put_u32(t, "attention.value_length", p->head_dim);
+    }
+    put_f32(t, rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon", h->eps);
+    if (strcmp(spec->architecture, "gpt_neox") == 0)
+        fb_gguf_put_bool(t->writer, full_key(t, "use_parallel_residual", full), h->parallel);
+    if (p->frequencies) put_rope(t, h);
+    return FB_OK;
+}
+
+fb_status fb_model_rope_factors(const fb_model *m, float **out, fb_error *err) {
+    *out = NULL;
+    const fb_program *p = &m->spec->program;
+    const fb_hyper *h = &m->spec->hyper;
+    if (!p->frequencies) return FB_OK;
+    int32_t count = h->rotary / 2;
+    float *factors = malloc((size_t)count * sizeof *factors);
+    if (!factors) return fb_fail_memory(err, FB_GGUF_ROPE_FREQS, count * (int64_t)sizeof *factors);
+    bool scaled = false;
+    for (int32_t i = 0; i < count; i++) {
+        double plain = pow(h->rope_base, -2.0 * i / h->rotary) / h->rope_linear;
+        factors[i] = (float)(plain / p->frequencies[i]);
+        scaled = scaled || factors[i] != 1;
+    }
+    if (scaled && strcmp(m->spec->architecture, "llama") == 0) {
+        *out = factors;
+        return FB_OK;
+    }
+    free(factors);
+    if (!scaled) return FB_OK;
+    return fb_fail(err, FB_ERROR_UNSUPPORTED,
+                   "rope: frequencies scaled one by one (in a GGUF file, only a llama has them)");
+}
+
+/* ---- the tokenizer ------------------------------------------------------------------------------------- */
+
+enum { TOKEN_NORMAL = 1, TOKEN_UNKNOWN = 2, TOKEN_CONTROL = 3, TOKEN_USER = 4, TOKEN_UNUSED = 5 };
+
+static const int32_t token_types[] = {
+    [FB_TOKEN_NORMAL] = TOKEN_NORMAL,
+    [FB_TOKEN_SPECIAL] = TOKEN_CONTROL,
+    [FB_TOKEN_ADDED] = TOKEN_USER,
+    [FB_TOKEN_UNUSED] = TOKEN_UNUSED,
+};
+
+static fb_token_kind kind_of(const fb_exported *e, int64_t id) {
+    return id < e->count ? e->tokens[id].kind : FB_TOKEN_UNUSED;
+}
+
+/* Ids without a token, up to the model's vocabulary, have a text of their own, as texts must differ. */
+static void put_tokens(fb_gguf_writer *w, const fb_exported *e, int64_t vocab) {
+    fb_gguf_put_strings(w, "tokenizer.ggml.tokens", vocab);
+    for (int64_t id = 0; id < vocab; id++) {
+        char text[32];
+        if (kind_of(e, id) == FB_TOKEN_UNUSED)
+            fb_gguf_item_string(w, text, snprintf(text, sizeof text, "[PAD%lld]", (long long)id));
+        else
+            fb_gguf_item_string(w, e->tokens[id].text, e->tokens[id].size);
+    }
+    fb_gguf_put_i32s(w, "tokenizer.ggml.token_type", vocab);
+    for (int64_t id = 0; id < vocab; id++)
+        fb_gguf_item_i32(w, id == e->unknown ? TOKEN_UNKNOWN : token_types[kind_of(e, id)]);
+}
+
+/* "left right" */
+static fb_status put_merges(fb_gguf_writer *w, const fb_exported *e, fb_error *err) {
+    char *text = NULL;
+    size_t capacity = 0;
+    fb_gguf_put_strings(w, "tokenizer.ggml.merges", e->merge_count);
+    for (int64_t i = 0; i < e->merge_count; i++) {
+        const fb_exported_token *left = &e->tokens[e->merges[i][0]], *right = &e->tokens[e->merges[i][1]];
+        size_t size = (size_t)(left->size + right->size) + 1;
+        if (size > capacity) {
+            capacity = 2 * size;
+            free(text);
+            text = malloc(capacity);
+            if (!text) return fb_fail_memory(err, "merges", (int64_t)capacity);
+        }
+        memcpy(text, left->text, (size_t)left->size);
+        text[left->size] = ' ';
+        memcpy(text + left->size + 1, right->text, (size_t)right->size);
+        fb_gguf_item_string(w, text, (int64_t)size);
+    }
+    free(text);
+    return FB_OK;
+}
+
+static void put_id(fb_gguf_writer *w, const char *key, int32_t id) {
+    if (id >= 0) fb_gguf_put_u32(w, key, id);
+}
+
+/* A text may end in three ways: at the end of a text, a turn or a message. */
+static fb_status put_ids(fb_gguf_writer *w, const fb_spec *spec, const fb_exported *e, fb_error *err) {
+    static const char *const ends[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                       "tokenizer.ggml.eom_token_id"};
+    enum { ENDS = sizeof ends / sizeof *ends };
+    if (spec->end_count > ENDS)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "eos_token_id: %d ids (a GGUF file has room for %d)",
+                       spec->end_count, ENDS);
+    if (e->end >= 0 && (spec->end_count == 0 || spec->ends[0] != e->end))
+        return fb_fail(err, FB_ERROR_UNSUPPORTED,
+                       "tokenizer: post_processor: id %d after a text (in a GGUF file, only eos_token_id)",
+                       e->end);
+    put_id(w, "tokenizer.ggml.bos_token_id", e->begin >= 0 ? e->begin : spec->begin);
+    for (int32_t i = 0; i < spec->end_count; i++) put_id(w, ends[i], spec->ends[i]);
+    put_id(w, "tokenizer.ggml.unknown_token_id", e->unknown);
+    fb_gguf_put_bool(w, "tokenizer.ggml.add_bos_token", e->begin >= 0);
+    fb_gguf_put_bool(w, "tokenizer.ggml.add_eos_token", e->end >= 0);
+    return FB_OK;
+}
+
+static fb_status put_exported(fb_gguf_writer *w, const fb_spec *spec, const fb_exported *e, fb_error *err) {
+    fb_gguf_put_string(w, "tokenizer.ggml.model", "gpt2");
+    fb_gguf_put_string(w, "tokenizer.ggml.pre", e->pre);
+    put_tokens(w, e, spec->program.vocab);
+    FB_TRY(put_merges(w, e, err));
+    FB_TRY(put_ids(w, spec, e, err));
+    if (e->nfc) fb_gguf_put_string(w, FB_GGUF_NORMALIZER, "nfc");
+    return FB_OK;
+}
+
+static fb_status put_tokenizer(const fb_model *m, fb_gguf_writer *w, fb_error *err) {
+    if (m->gguf) {
+        fb_gguf_copy(w, m->gguf, "tokenizer.");
+        fb_gguf_copy(w, m->gguf, FB_GGUF_NORMALIZER);
+        return FB_OK;
+    }
+    if (!m->tokenizer) {
+        fb_gguf_put_string(w, "tokenizer.ggml.model", "none");
+        return put_ids(w, m->spec, &(fb_exported){.begin = -1, .end = -1, .unknown = -1}, err);
+    }
+    fb_exported exported;
+    fb_status status = fb_tokenizer_export(m->tokenizer, &exported, err);
+    if (status == FB_OK) status = put_exported(w, m->spec, &exported, err);
+    fb_exported_free(&exported);
+    return status;
+}
+
+fb_status fb_model_put_metadata(const fb_model *m, const fb_quantize_options *o, fb_gguf_writer *w,
+                                fb_error *err) {
+    target t = {w, fb_gguf_architecture(m->spec->architecture)};
+    if (!t.prefix)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "architecture: %s (no GGUF name is known for it)",
+                       m->spec->architecture);
+    fb_gguf_put_string(w, "general.architecture", t.prefix);
+    fb_gguf_put_string(w, "general.type", "model");
+    if (m->gguf)
+        fb_gguf_copy(w, m->gguf, "general.name");
+    else if (o->name)
+        fb_gguf_put_string(w, "general.name", o->name);
+    fb_gguf_put_u32(w, "general.file_type", file_types[o->type]);
+    fb_gguf_put_u32(w, "general.quantization_version", QUANTIZATION_VERSION);
+    FB_TRY(put_model(m->spec, &t, err));
+    return put_tokenizer(m, w, err);
+}

@@ -1,0 +1,63 @@
+/* Linears whose weights are packed multiply integers: each gets its input quantised, by an op of its own that
+ * all linears with the same input share. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/pack.h"
+#include "base/quant.h"
+#include "fuse/fuse.h"
+#include "model/model.h"
+
+/* Whether the slot's weight is packed in every layer. */
+static bool packed(const fb_model *m, int32_t slot) {
+    const fb_program *p = &m->spec->program;
+    for (int64_t layer = 0; layer < p->layers; layer++)
+        if (!m->weights[slot * p->layers + layer].packed) return false;
+    return true;
+}
+
+/* The op that quantises `value` before op number `index`, with its output: one that is there already, or a
+ * new one. FB_NONE: no room. */
+static int32_t quantized(fb_program *p, fb_section section, int32_t value, int32_t *index) {
+    for (int32_t i = 0; i < *index; i++)
+        if (p->ops[section][i].kind == FB_OP_QUANTIZE && p->ops[section][i].in[0] == value)
+            return p->ops[section][i].out[0];
+    if (p->value_count == FB_MAX_VALUES || p->op_count[section] == FB_MAX_OPS) return FB_NONE;
+    int32_t out = p->value_count++;
+    const fb_value *x = &p->values[value];
+    int64_t width = fb_q8_floats(x->heads * x->width);
+    fb_value v = {.storage = out, .heads = 1, .width = width, .stride = width, .always_f32 = true};
+    snprintf(v.name, sizeof v.name, "%.19s_q8", x->name);
+    p->values[out] = v;
+    fb_op op = {
+        .kind = FB_OP_QUANTIZE, .in = {value, FB_NONE, FB_NONE, FB_NONE}, .out = {out, FB_NONE, FB_NONE}};
+    for (int k = 0; k < FB_MAX_WEIGHTS; k++) op.weights[k] = op.last_weights[k] = FB_NONE;
+    fb_op *at = &p->ops[section][*index];
+    memmove(at + 1, at, (size_t)(p->op_count[section]++ - *index) * sizeof *at);
+    *at = op;
+    ++*index;
+    return out;
+}
+
+fb_status fb_model_lower(fb_model *m, fb_error *err) {
+    fb_program *p = &m->spec->program;
+    for (int s = 0; s < FB_SECTIONS; s++)
+        for (int32_t i = 0; i < p->op_count[s]; i++) {
+            if (p->ops[s][i].kind != FB_OP_LINEAR || !packed(m, p->ops[s][i].weights[0])) continue;
+            int32_t input = quantized(p, (fb_section)s, p->ops[s][i].in[0], &i);
+            if (input == FB_NONE)
+                return fb_fail(err, FB_ERROR_SYSTEM, "program: more than %d ops or %d values", FB_MAX_OPS,
+                               FB_MAX_VALUES);
+            p->ops[s][i].in[0] = input;
+            p->ops[s][i].attr.segment[0].dot = FB_DOT_GIVEN;
+        }
+    return FB_OK;
+}
+
+bool fb_model_quantizes(const fb_model *m, const fb_session_options *options) {
+    const fb_program *p = &m->spec->program;
+    for (int s = 0; s < FB_SECTIONS; s++)
+        for (int32_t i = 0; i < p->op_count[s]; i++)
+            if (p->ops[s][i].kind == FB_OP_QUANTIZE) return !fb_float_dot(options);
+    return false;
+}

@@ -1,0 +1,84 @@
+/* Weights of Q8_0 and Q4_0 that a linear reads are packed (base/pack.h) into one piece of memory, in large
+ * pages where the system has them; the file's pages are let go as they are done, so that memory holds the
+ * weights once. */
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "base/memory.h"
+#include "base/pack.h"
+#include "file/map.h"
+#include "model/model.h"
+
+/* A large page; also keeps matrices from sharing a cache line. */
+#define LARGE_PAGE (2 << 20)
+#define LINE       64
+
+static bool read_by_linear(const fb_program *p, int32_t slot) {
+    for (int s = 0; s < FB_SECTIONS; s++)
+        for (int32_t i = 0; i < p->op_count[s]; i++)
+            if (p->ops[s][i].kind == FB_OP_LINEAR && p->ops[s][i].weights[0] == slot) return true;
+    return false;
+}
+
+static int64_t room(const fb_weight *w) {
+    return (fb_pack_bytes(w->dtype, w->rows, w->cols) + LINE - 1) / LINE * LINE;
+}
+
+static void pack(fb_weight *w, uint8_t *to) {
+    int64_t row_bytes = fb_dtype_bytes(w->dtype, w->cols);
+    memset(to, 0, (size_t)fb_pack_bytes(w->dtype, w->rows, w->cols));
+    for (int64_t row = 0; row < w->rows; row++)
+        fb_pack_row(w->dtype, (const uint8_t *)w->data + row * row_bytes, w->cols, row, to);
+    w->data = to;
+    w->packed = true;
+}
+
+/* Calls `visit` for every weight to be packed: one a layer, or one. */
+typedef void (*visit_fn)(fb_model *m, int64_t index, bool repeats, void *arg);
+
+static void each(fb_model *m, visit_fn visit, void *arg) {
+    const fb_program *p = &m->spec->program;
+    for (int32_t slot = 0; slot < p->slot_count; slot++) {
+        if (!read_by_linear(p, slot)) continue;
+        for (int64_t layer = 0; layer < p->layers; layer++) {
+            int64_t index = slot * p->layers + layer;
+            if (fb_pack_has(m->weights[index].dtype))
+                visit(m, index, layer && !p->slots[slot].per_layer, arg);
+        }
+    }
+}
+
+static void add_room(fb_model *m, int64_t index, bool repeats, void *arg) {
+    if (!repeats) *(int64_t *)arg += room(&m->weights[index]);
+}
+
+static void pack_one(fb_model *m, int64_t index, bool repeats, void *arg) {
+    uint8_t **at = arg;
+    fb_weight *w = &m->weights[index];
+    if (repeats) {
+        *w = w[-1];
+        return;
+    }
+    const void *from = w->data;
+    int64_t bytes = room(w);
+    pack(w, *at);
+    *at += bytes;
+    if (m->repacked[index])
+        free(m->repacked[index]); /* a copy in another order of rows */
+    else
+        fb_map_release(from, (size_t)fb_dtype_bytes(w->dtype, w->rows * w->cols));
+    m->repacked[index] = NULL;
+}
+
+fb_status fb_model_pack(fb_model *m, fb_error *err) {
+    int64_t bytes = 0;
+    each(m, add_room, &bytes);
+    if (!bytes) return FB_OK;
+    void *memory;
+    FB_TRY(fb_memory_take("packed weights", bytes + LARGE_PAGE, &memory, err));
+    m->packed = memory;
+    uint8_t *at = (uint8_t *)(((uintptr_t)memory + LARGE_PAGE - 1) / LARGE_PAGE * LARGE_PAGE);
+    (void)madvise(at, (size_t)bytes, MADV_HUGEPAGE);
+    each(m, pack_one, &at);
+    return FB_OK;
+}

@@ -1,0 +1,266 @@
+/* A model as a GGUF file: a list of tensors with their types, then one row after the other from the model's
+ * weights to the file, whose error is taken on the way. */
+#include "model/quantize.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "arch/gguf_names.h"
+#include "base/pack.h"
+#include "base/quant.h"
+
+#define PROGRESS_WEIGHTS (1 << 20) /* between two calls of on_progress, at least */
+
+/* A tensor of the file. */
+typedef struct item {
+    char name[FB_GGUF_NAME_SIZE];
+    fb_weight weight; /* a vector has a row an element, since rows are what may stand in another order */
+    bool vector;
+    fb_row_order order;
+    fb_dtype type;
+    int32_t kind; /* in the report */
+} item;
+
+/* One call of fb_model_quantize. */
+typedef struct quantizer {
+    const fb_model *model;
+    const fb_quantize_options *options;
+    fb_quantize_report *report;
+    double error[FB_MAX_SLOTS], norm[FB_MAX_SLOTS]; /* by kind: sums of squares */
+    item *items;
+    int64_t count;
+    float *rope_factors;
+    fb_gguf_writer *writer;
+    int64_t done, shown; /* weights */
+    /* Room for a row. */
+    float *values, *back;
+    uint8_t *from, *to;
+} quantizer;
+
+void fb_quantize_options_default(fb_quantize_options *options) {
+    *options = (fb_quantize_options){.type = FB_Q8_0, .head = FB_Q8_0};
+}
+
+/* ---- the list ------------------------------------------------------------------------------------------ */
+
+/* The slot whose product is the logits. */
+static int32_t head_slot(const fb_program *p) {
+    for (int32_t i = 0; i < p->op_count[FB_EPILOGUE]; i++)
+        if (p->ops[FB_EPILOGUE][i].out[0] == p->logits) return p->ops[FB_EPILOGUE][i].weights[0];
+    return FB_NONE;
+}
+
+/* Learned positions are added to activations as they are; they stay exact, as vectors do. */
+static bool is_position(const fb_program *p, int32_t slot) {
+    for (int32_t i = 0; i < p->op_count[FB_PROLOGUE]; i++)
+        if (p->ops[FB_PROLOGUE][i].kind == FB_OP_EMBED_POSITION)
+            return p->ops[FB_PROLOGUE][i].weights[0] == slot;
+    return false;
+}
+
+static fb_dtype choose_type(const quantizer *q, int32_t slot, bool *no_blocks) {
+    const fb_program *p = &q->model->spec->program;
+    *no_blocks = false;
+    if (p->slots[slot].vector || is_position(p, slot)) return FB_F32;
+    fb_dtype type = slot == head_slot(p) ? q->options->head : q->options->type;
+    *no_blocks = p->slots[slot].cols % fb_dtype_block(type) != 0;
+    return *no_blocks ? FB_F16 : type;
+}
+
+/* "blk.{}.ffn_up.weight" is of the kind "ffn_up.weight". */
+static fb_status add_kind(quantizer *q, int32_t slot, item *like, fb_error *err) {
+    const fb_slot *s = &q->model->spec->program.slots[slot];
+    if (!fb_gguf_name(q->model->spec->architecture, s->name, like->name, &like->order))
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: no GGUF name is known for it", s->name);
+    like->vector = s->vector;
+    like->kind = q->report->kind_count++;
+    fb_quantize_kind *kind = &q->report->kinds[like->kind];
+    const char *hole = strstr(like->name, "{}.");
+    snprintf(kind->name, sizeof kind->name, "%s", hole ? hole + 3 : like->name);
+    like->type = kind->type = choose_type(q, slot, &kind->no_blocks);
+    return FB_OK;
+}
+
+static void add_item(quantizer *q, int32_t slot, int64_t layer, const item *like) {
+    const fb_program *p = &q->model->spec->program;
+    const fb_weight *w = &q->model->weights[slot * p->layers + layer];
+    item *to = &q->items[q->count++];
+    *to = *like;
+    to->weight = *w;
+    if (like->vector) to->weight.rows = w->cols, to->weight.cols = 1;
+    const char *hole = strstr(like->name, "{}");
+    if (hole)
+        snprintf(to->name, sizeof to->name, "%.*s%lld%s", (int)(hole - like->name), like->name,
+                 (long long)layer, hole + 2);
+    fb_quantize_kind *kind = &q->report->kinds[to->kind];
+    int64_t weights = to->weight.rows * to->weight.cols;
+    kind->tensors++;
+    kind->weights += weights;
+    kind->bytes += fb_dtype_bytes(to->type, weights);
+}
+
+/* In the order of the program: what comes before the layers, the layers one by one, what comes after. */
+static fb_status list_items(quantizer *q, fb_error *err) {
+    const fb_program *p = &q->model->spec->program;
+    item likes[FB_MAX_SLOTS] = {0};
+    q->items = calloc((size_t)(p->slot_count * p->layers), sizeof *q->items);
+    if (!q->items)
+        return fb_fail_memory(err, "tensors", p->slot_count * p->layers * (int64_t)sizeof *q->items);
+    for (int32_t s = 0; s < p->slot_count; s++) FB_TRY(add_kind(q, s, &likes[s], err));
+    int32_t first = 0;
+    for (; first < p->slot_count && !p->slots[first].per_layer; first++) add_item(q, first, 0, &likes[first]);
+    for (int64_t layer = 0; layer < p->layers; layer++)
+        for (int32_t s = first; s < p->slot_count; s++)
+            if (p->slots[s].per_layer) add_item(q, s, layer, &likes[s]);
+    for (int32_t s = first; s < p->slot_count; s++)
+        if (!p->slots[s].per_layer) add_item(q, s, 0, &likes[s]);
+    for (int32_t k = 0; k < q->report->kind_count; k++) {
+        q->report->weights += q->report->kinds[k].weights;
+        q->report->bytes_after += q->report->kinds[k].bytes;
+    }
+    return FB_OK;
+}
+
+static void declare(const quantizer *q) {
+    for (int64_t i = 0; i < q->count; i++) {
+        const item *t = &q->items[i];
+        fb_gguf_put_tensor(q->writer, t->name, t->type, t->vector ? 0 : t->weight.rows,
+                           t->vector ? t->weight.rows : t->weight.cols);
+    }
+    if (q->rope_factors)
+        fb_gguf_put_tensor(q->writer, FB_GGUF_ROPE_FREQS, FB_F32, 0, q->model->spec->hyper.rotary / 2);
+}
+
+/* ---- rows ---------------------------------------------------------------------------------------------- */
+
+static fb_status make_room(quantizer *q, fb_error *err) {
+    int64_t most = 0;
+    for (int64_t i = 0; i < q->count; i++)
+        if (q->items[i].weight.cols > most) most = q->items[i].weight.cols;
+    size_t bytes = (size_t)most * sizeof(float);
+    q->values = malloc(bytes);
+    q->back = malloc(bytes);
+    q->from = malloc(bytes);
+    q->to = malloc(bytes);
+    if (!q->values || !q->back || !q->from || !q->to) return fb_fail_memory(err, "a row", 4 * (int64_t)bytes);
+    return FB_OK;
+}
+
+/* A row as the checkpoint has it. */
+static const uint8_t *source_row(quantizer *q, const fb_weight *w, int64_t row) {
+    if (!w->packed) return (const uint8_t *)w->data + row * fb_dtype_bytes(w->dtype, w->cols);
+    fb_unpack_row(w->dtype, w->data, w->cols, row, q->from);
+    return q->from;
+}
+
+static fb_status add_error(quantizer *q, const item *t, int64_t row, fb_error *err) {
+    double error = 0, norm = 0, most = q->report->kinds[t->kind].max_abs;
+    for (int64_t i = 0; i < t->weight.cols; i++) {
+        double value = (double)q->values[i], difference = fabs((double)q->back[i] - value);
+        error += difference * difference;
+        norm += value * value;
+        if (difference > most) most = difference;
+    }
+    if (!isfinite(error))
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: row %lld: a weight that %s cannot hold", t->name,
+                       (long long)row, fb_dtype_name(t->type));
+    q->error[t->kind] += error;
+    q->norm[t->kind] += norm;
+    q->report->kinds[t->kind].max_abs = most;
+    return FB_OK;
+}
+
+static fb_status write_row(quantizer *q, const item *t, int64_t row, fb_error *err) {
+    const uint8_t *from = source_row(q, &t->weight, row);
+    int64_t cols = t->weight.cols, size = fb_dtype_bytes(t->type, cols);
+    if (t->weight.dtype == t->type) return fb_gguf_writer_data(q->writer, from, size, err);
+    fb_quant_decode(t->weight.dtype, from, cols, q->values);
+    fb_quant_encode(t->type, q->values, cols, q->to);
+    fb_quant_decode(t->type, q->to, cols, q->back);
+    FB_TRY(add_error(q, t, row, err));
+    return fb_gguf_writer_data(q->writer, q->to, size, err);
+}
+
+static fb_status show_progress(quantizer *q, int64_t weights, fb_error *err) {
+    q->done += weights;
+    if (!q->options->on_progress || (q->done - q->shown < PROGRESS_WEIGHTS && q->done < q->report->weights))
+        return FB_OK;
+    q->shown = q->done;
+    return q->options->on_progress(q->options->user, q->done, q->report->weights)
+               ? FB_OK
+               : fb_fail(err, FB_ERROR_STOPPED, "quantize: stopped");
+}
+
+/* The file's row i is the checkpoint's row order[i]. */
+static fb_status file_order(const quantizer *q, const item *t, int64_t **out, fb_error *err) {
+    int64_t rows = t->weight.rows, head_dim = q->model->spec->program.head_dim;
+    int64_t *order = *out = malloc((size_t)rows * sizeof *order);
+    if (!order) return fb_fail_memory(err, t->name, rows * (int64_t)sizeof *order);
+    for (int64_t i = 0; i < rows; i++) order[fb_gguf_row(t->order, rows, head_dim, i)] = i;
+    return FB_OK;
+}
+
+static fb_status write_item(quantizer *q, const item *t, fb_error *err) {
+    int64_t *order;
+    FB_TRY(file_order(q, t, &order, err));
+    fb_status status = FB_OK;
+    for (int64_t i = 0; i < t->weight.rows && status == FB_OK; i++) {
+        status = write_row(q, t, order[i], err);
+        if (status == FB_OK) status = show_progress(q, t->weight.cols, err);
+    }
+    free(order);
+    return status;
+}
+
+/* ---- the file ------------------------------------------------------------------------------------------ */
+
+static fb_status write_file(quantizer *q, fb_error *err) {
+    FB_TRY(fb_model_put_metadata(q->model, q->options, q->writer, err));
+    declare(q);
+    FB_TRY(fb_gguf_writer_begin(q->writer, err));
+    for (int64_t i = 0; i < q->count; i++) FB_TRY(write_item(q, &q->items[i], err));
+    if (q->rope_factors) {
+        int64_t bytes = q->model->spec->hyper.rotary / 2 * (int64_t)sizeof *q->rope_factors;
+        FB_TRY(fb_gguf_writer_data(q->writer, q->rope_factors, bytes, err));
+    }
+    return fb_gguf_writer_finish(q->writer, &q->report->file_bytes, err);
+}
+
+static fb_status quantize(quantizer *q, const char *path, fb_error *err) {
+    FB_TRY(list_items(q, err));
+    FB_TRY(make_room(q, err));
+    FB_TRY(fb_model_rope_factors(q->model, &q->rope_factors, err));
+    FB_TRY(fb_gguf_writer_create(path, q->options->replace, &q->writer, err));
+    FB_TRY(write_file(q, err));
+    for (int32_t k = 0; k < q->report->kind_count; k++)
+        q->report->kinds[k].rel = q->norm[k] > 0 ? sqrt(q->error[k] / q->norm[k]) : 0;
+    for (int i = 0; i < FB_DTYPE_COUNT; i++) q->report->bytes_before += q->model->info.weight_bytes[i];
+    return FB_OK;
+}
+
+static fb_status check_type(const char *what, fb_dtype type, fb_error *err) {
+    if (type == FB_F16 || type == FB_Q8_0 || type == FB_Q4_0) return FB_OK;
+    return fb_fail(err, FB_ERROR_USAGE, "%s: %s (f16, q8_0, q4_0)", what, fb_dtype_name(type));
+}
+
+fb_status fb_model_quantize(const fb_model *model, const char *path, const fb_quantize_options *options,
+                            fb_quantize_report *report, fb_error *err) {
+    fb_quantize_report unwanted;
+    if (!report) report = &unwanted;
+    memset(report, 0, sizeof *report);
+    if (!path || !*path) return fb_fail(err, FB_ERROR_USAGE, "quantize: no path given");
+    FB_TRY(check_type("type", options->type, err));
+    FB_TRY(check_type("head", options->head, err));
+    quantizer q = {.model = model, .options = options, .report = report};
+    fb_status status = quantize(&q, path, err);
+    if (status != FB_OK) memset(report, 0, sizeof *report);
+    fb_gguf_writer_free(q.writer);
+    free(q.rope_factors);
+    free(q.items);
+    free(q.values);
+    free(q.back);
+    free(q.from);
+    free(q.to);
+    return status;
+}

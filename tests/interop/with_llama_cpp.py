@@ -1,0 +1,214 @@
+#!/usr/bin/env python3
+"""What `fusebox quantize` writes, as others read it: every tensor and key by the `gguf` package, tokens and logits by
+llama.cpp. Run by hand in the repository root after `make`: tests/interop/with_llama_cpp.py
+(needs numpy, safetensors, gguf, llama-cpp-python; without them it says so and fails)."""
+import ctypes, json, os, pathlib, random, subprocess, sys, tempfile, unicodedata
+
+try:
+    import gguf, llama_cpp, numpy as np
+    from gguf.quants import dequantize, quantize
+    from safetensors import safe_open
+    from safetensors.numpy import load_file, save_file
+except ImportError as missing:
+    sys.exit(f"interop: not run: {missing}")
+
+BUILD = pathlib.Path(os.environ.get("BUILD", "build"))
+GOLDENS = pathlib.Path("tests/data/golden")
+STORYTELLER = pathlib.Path("models/storyteller")
+TYPES = {"f16": gguf.GGMLQuantizationType.F16, "q8_0": gguf.GGMLQuantizationType.Q8_0, "q4_0": gguf.GGMLQuantizationType.Q4_0}
+MODELS = ["neox-parallel", "neox-serial", "llama-mha", "llama-gqa-tied", "llama-linear-sharded", "llama-llama3-bias", "gpt2"]
+failures = 0
+
+
+def check(name, good, detail=""):
+    global failures
+    failures += not good
+    print(f"ok - {name}" if good else f"not ok - {name}: {detail}", flush=True)
+
+
+def write(model, out, *options):
+    subprocess.run([BUILD / "fusebox", "quantize", model, out, "--force", *options], check=True, stdout=subprocess.DEVNULL)
+    return str(out)
+
+
+def load_llama(path, **options):
+    # Token by token: llama.cpp uses AMX for more, which some virtual machines announce and do not have.
+    return llama_cpp.Llama(path, verbose=False, n_threads=1, n_batch=1, n_ubatch=1, **options)
+
+
+# ---- tensors ---------------------------------------------------------------------------------------------------------
+
+
+def checkpoint(directory):
+    """All tensors in float32, by name. BF16, which numpy does not have, by its bits."""
+    tensors = {}
+    for path in sorted(directory.glob("model*.safetensors")):
+        size = int.from_bytes(path.read_bytes()[:8], "little")
+        header = json.loads(path.read_bytes()[8 : 8 + size])
+        data = path.read_bytes()[8 + size :]
+        for name, entry in header.items():
+            if name == "__metadata__":
+                continue
+            raw = data[slice(*entry["data_offsets"])]
+            if entry["dtype"] == "BF16":
+                flat = (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
+            else:
+                flat = np.frombuffer(raw, {"F32": "<f4", "F16": "<f2"}[entry["dtype"]]).astype(np.float32)
+            tensors[name] = flat.reshape(entry["shape"])
+    return tensors
+
+
+def as_llama_cpp_wants(kind, config, name, x):
+    """The converter's orders of rows, written as shapes."""
+    if kind == "gpt_neox" and ".query_key_value." in name:
+        heads = config["num_attention_heads"]
+        return x.reshape(heads, 3, -1, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)
+    if kind == "llama" and (".q_proj." in name or ".k_proj." in name):
+        heads = config["num_attention_heads"]
+        heads = config.get("num_key_value_heads", heads) if ".k_proj." in name else heads
+        return x.reshape(heads, 2, x.shape[0] // heads // 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
+    if kind == "gpt2" and x.ndim == 2 and ".h." in name:
+        return x.T
+    return x
+
+
+def check_tensors(directory, type_name, path):
+    config = json.loads((directory / "config.json").read_text())
+    kind = config["model_type"]
+    arch = {"gpt_neox": gguf.MODEL_ARCH.GPTNEOX, "llama": gguf.MODEL_ARCH.LLAMA, "gpt2": gguf.MODEL_ARCH.GPT2}[kind]
+    layers = config.get("num_hidden_layers", config.get("n_layer"))
+    names = gguf.get_tensor_name_map(arch, layers)
+    reader = gguf.GGUFReader(path)
+    got = {t.name: t for t in reader.tensors}
+    bad = []
+    for name, x in checkpoint(directory).items():
+        to = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if to is None or (config.get("tie_word_embeddings") and to == "output.weight"):
+            continue
+        want = np.ascontiguousarray(as_llama_cpp_wants(kind, config, name, x))
+        tensor = got.pop(to, None)
+        if tensor is None:
+            bad.append(f"{to}: missing")
+            continue
+        kind_wanted = TYPES[type_name]
+        if want.shape[-1] % gguf.GGML_QUANT_SIZES[kind_wanted][0]:
+            kind_wanted = gguf.GGMLQuantizationType.F16
+        if want.ndim == 1 or to == "position_embd.weight":
+            kind_wanted = gguf.GGMLQuantizationType.F32
+        if tensor.tensor_type != kind_wanted or list(tensor.shape) != list(want.shape[::-1]):
+            bad.append(f"{to}: {tensor.tensor_type.name} {tensor.shape}")
+        elif quantize(want, kind_wanted).tobytes() != tensor.data.tobytes():
+            bad.append(f"{to}: other bytes")
+    bad += [f"{name}: unexpected" for name in got if name != "rope_freqs.weight"]
+    check(f"{directory.name}, {type_name}: {len(reader.tensors)} tensors, byte for byte", not bad and reader.tensors, bad)
+    keys = {key: field.contents() for key, field in reader.fields.items()}
+    wanted = {"general.architecture": gguf.MODEL_ARCH_NAMES[arch], "general.quantization_version": 2}
+    wanted[f"{wanted['general.architecture']}.block_count"] = layers
+    check(f"{directory.name}, {type_name}: {len(keys)} keys", all(keys.get(k) == v for k, v in wanted.items()), keys)
+
+
+# ---- logits ----------------------------------------------------------------------------------------------------------
+
+
+def check_logits(directory, path):
+    golden = load_file(directory / "golden.safetensors")
+    ids = golden["input_ids"].tolist()
+    llama = load_llama(path, logits_all=True, n_ctx=len(ids))
+    llama.eval(ids)
+    got, want = np.array(llama.scores[: len(ids)]), golden["logits"]
+    off = np.abs(got - want).max() / np.abs(want).max()
+    check(f"{directory.name}, f16: llama.cpp's logits", off < 5e-3, f"off by {off:.2e} of the largest")
+
+
+# ---- tokens ----------------------------------------------------------------------------------------------------------
+
+
+class Fusebox:
+    """The library's tokenizer."""
+
+    def __init__(self, directory):
+        self.lib = ctypes.CDLL(str(BUILD / "libfusebox.so"))
+        self.model = ctypes.c_void_p()
+        assert self.lib.fb_model_open(str(directory).encode(), ctypes.byref(self.model), None) == 0, directory
+
+    def tokenize(self, text):
+        ids, count = ctypes.POINTER(ctypes.c_int32)(), ctypes.c_int64()
+        status = self.lib.fb_tokenize(
+            self.model, text, ctypes.c_size_t(len(text)), ctypes.c_bool(True), ctypes.byref(ids), ctypes.byref(count), None
+        )
+        assert status == 0, text
+        result = ids[: count.value]
+        self.lib.fb_free(ids)
+        return result
+
+
+def texts():
+    """Those of the tokenizer's own tests, and some of no sense. llama.cpp takes texts as they come: only normalised ones
+    can give the same ids."""
+    picks = random.Random(7)
+    alphabet = list("abcdefgh THE'sldvertm0123456789.,!?-_()\n\t\r  éüß漢字かなжд🙂½²٣\u00a0\u2009\u200d")
+    found = [case["text"] for case in json.loads(pathlib.Path("tests/data/tokenizer/storyteller_cases.json").read_text())]
+    found += ["".join(picks.choices(alphabet, k=picks.randint(1, 40))) for _ in range(300)]
+    return [unicodedata.normalize("NFC", text) for text in found]
+
+
+def check_tokens(name, directory, path):
+    ours, theirs = Fusebox(directory), load_llama(path, vocab_only=True)
+    strings = [text.encode() for text in texts()]
+    bad = [s for s in strings if ours.tokenize(s) != theirs.tokenize(s, add_bos=theirs.metadata["tokenizer.ggml.add_bos_token"] == "true", special=True)]
+    check(f"{name}: ids of {len(strings)} texts", not bad, f"{len(bad)} differ: {bad[:3]}")
+
+
+def with_tokenizer(folder, source):
+    """A llama of one layer without a purpose, and one of the test tokenizers, less the tokens that refuse the white space
+    around them: no GGUF file can have those."""
+    folder.mkdir()
+    tokenizer = json.loads(source.read_text())
+    tokenizer["added_tokens"] = [
+        t for t in tokenizer["added_tokens"] if t["id"] < len(tokenizer["model"]["vocab"]) and not (t["single_word"] or t["lstrip"] or t["rstrip"])
+    ]
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    config = json.loads((GOLDENS / "llama-mha" / "config.json").read_text())
+    config.update(vocab_size=512, num_hidden_layers=1, bos_token_id=0, eos_token_id=0)
+    (folder / "config.json").write_text(json.dumps(config))
+    tensors = {n: x.astype(np.float16) for n, x in checkpoint(GOLDENS / "llama-mha").items() if ".layers." not in n or ".layers.0." in n}
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        tensors[name] = np.zeros((512, config["hidden_size"]), np.float16)
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def check_greedy(path, prompt, count):
+    answer = subprocess.run(
+        [BUILD / "fusebox", "run", STORYTELLER, "-p", prompt, "-n", str(count), "--temp", "0", "--repeat-penalty", "1", "--json"],
+        check=True, capture_output=True)
+    ours = json.loads(answer.stdout)["tokens"]
+    llama = load_llama(path, n_ctx=512, logits_all=True)
+    llama.eval(llama.tokenize(prompt.encode()))
+    theirs = []
+    for _ in range(len(ours)):
+        theirs.append(int(np.argmax(llama.scores[llama.n_tokens - 1])))
+        llama.eval(theirs[-1:])
+    check(f"storyteller, f16: {len(ours)} greedy tokens after {prompt!r}", ours == theirs, f"{ours} {theirs}")
+
+
+with tempfile.TemporaryDirectory() as folder:
+    work = pathlib.Path(folder)
+    for type_name in TYPES:
+        path = write(STORYTELLER, work / f"storyteller-{type_name}.gguf", "--type", type_name)
+        check_tensors(STORYTELLER, type_name, path)
+        text = load_llama(path, n_ctx=128)("Once upon a time", max_tokens=24, temperature=0)["choices"][0]["text"]
+        check(f"storyteller, {type_name}: llama.cpp writes", len(text) > 20, text)
+    for model in MODELS:
+        for type_name in TYPES:
+            path = write(GOLDENS / model, work / f"{model}-{type_name}.gguf", "--type", type_name)
+            check_tensors(GOLDENS / model, type_name, path)
+        check_logits(GOLDENS / model, write(GOLDENS / model, work / "logits.gguf", "--type", "f16"))
+    check_tokens("storyteller", STORYTELLER, str(work / "storyteller-f16.gguf"))
+    for prompt in ("Once upon a time", "The little dog", "\n\nOne day, the wind"):
+        check_greedy(str(work / "storyteller-f16.gguf"), prompt, 64)
+    for name in ("gpt2", "llama3", "qwen2"):
+        directory = with_tokenizer(work / name, pathlib.Path(f"tests/data/tokenizer/{name}.json"))
+        check_tokens(f"tokenizer {name}", directory, write(directory, work / f"{name}.gguf", "--type", "f16"))
+print(f"{failures} failed")
+sys.exit(failures > 0)
