@@ -56,6 +56,16 @@ if script -qec true /dev/null >/dev/null 2>&1 </dev/null; then
 else
     echo "not ok 1 # SKIP one check on a terminal: no pseudo-terminal here"
 fi
+# Ctrl-C: a job in the background ignores it until the program asks for it, which is after the text was read.
+for _ in $(seq 40); do cat $oz; done >"$work/long"
+"$FUSEBOX" ppl -f "$work/long" >"$work/out" 2>"$work/err" </dev/null &
+pid=$!
+until [ /proc/$pid/exe -ef "$FUSEBOX" ] || ! kill -0 $pid 2>/dev/null; do sleep 0.05; done
+while kill -INT $pid 2>/dev/null; do sleep 1; done
+status=0
+wait $pid || status=$?
+is "ppl: Ctrl-C: exit status, nothing printed" "$status$(cat "$work/out" "$work/err")" 130
+
 refuses "ppl: an empty file" 2 'text: 0 tokens \(at least 1\)$' ppl -f "$work/empty"
 refuses "ppl: no text" 2 'text: none \(give -f FILE, or -f - for standard input\)$' ppl
 refuses "ppl: no such file" 2 'nothing-here: No such file' ppl -f nothing-here
