@@ -11,12 +11,12 @@ import datetime
 import json
 import os
 import shlex
-import statistics
 import subprocess
 import sys
-import time
 
 import make_checkpoint
+import table
+from rival import Llama, LlamaError, Rival, say
 
 TYPES = ("f16", "q8_0", "q4_0")
 # name: (kind, tokens of the prompt, decode steps)
@@ -27,15 +27,7 @@ WORK = {
     "decode@1000": ("decode", 1000, 32),
     "decode@4000": ("decode", 4000, 32),
 }
-# Between turns: threads of the other engine spin for some milliseconds before they sleep.
-SETTLE = 0.1
-# Samples of the same work that differ by more were disturbed.
-QUIET = 1.5
 AGREE_TEXT, AGREE_TOKENS = "abcdefghijklmnop", 32
-
-
-def say(text):
-    print(text, file=sys.stderr, flush=True)
 
 
 def fail(text):
@@ -125,117 +117,40 @@ def check_agreement(args, llama, ours, theirs):
     text = fusebox(args, "run", ours, "-p", AGREE_TEXT, "--temp", "0", "-n", str(AGREE_TOKENS), "--threads",
                    str(args.threads), "--json")
     tokens = json.loads(text)["tokens"]
-    model = llama.Model(theirs)
-    session = llama.Session(model, len(AGREE_TEXT) + len(tokens), args.threads, False)
-    session.feed(list(AGREE_TEXT.encode()))  # the checkpoint's tokenizer: an id is a byte
-    equal = 0
-    for token in tokens:
-        equal += session.best() == token
-        session.feed([token])
-    session.close()
-    model.close()
-    return equal, len(tokens)
+    # The checkpoint's tokenizer is known: an id is a byte.
+    return llama.ask("agree", theirs, args.threads, list(AGREE_TEXT.encode()), tokens), len(tokens)
 
 
 # ---- times ----
 
 
-def measure(args, llama, model, path, work):
+def measure(args, llama, ours, theirs, work):
     """Samples of both in milliseconds, by repetition: ours, theirs, ours, …"""
     kind, prompt, gen = WORK[work]
-    theirs, session = [], None
-    if model:
-        session = llama.fastest(model, prompt + gen, args.threads, prompt, gen, kind)
-    turns = Turns(args, path, prompt, gen)
+    rival = Rival(llama, theirs, args.threads, prompt, gen, kind)
+    turns = Turns(args, ours, prompt, gen)
     for _ in range(args.reps):
         turns.take()
-        if session:
-            time.sleep(SETTLE)
-            theirs.append(session.sample(prompt, gen, kind))
-            time.sleep(SETTLE)
+        rival.take()
     report = turns.finish()
-    ours = report["variants"][0]["tpot_ms" if kind == "decode" else "prefill_ms"]["samples"]
-    flash = session.flash if session else None
-    if session:
-        session.close()
-    return {"work": work, "kind": kind, "prompt": prompt, "gen": gen, "fusebox_ms": ours, "llama_ms": theirs,
-            "llama_flash": flash}, report
+    rival.ask("release")
+    samples = report["variants"][0]["tpot_ms" if kind == "decode" else "prefill_ms"]["samples"]
+    return {"work": work, "kind": kind, "prompt": prompt, "gen": gen, "fusebox_ms": samples, "llama_ms": rival.samples,
+            "llama_flash": rival.flash, "llama_error": rival.error}, report
 
 
 def measure_type(args, llama, shape, kind, ours, theirs, header):
     say(f"{shape} {kind}: what a step reads")
     traffic, bandwidth = read_traffic(args, ours)
-    model = llama.Model(theirs) if llama else None
     rows = []
     for work in args.work:
         say(f"{shape} {kind}: {work}")
-        row, report = measure(args, llama, model, ours, work)
+        row, report = measure(args, llama, ours, theirs, work)
         position = row["prompt"] + row["gen"] / 2
         row.update(shape=shape, type=kind, bytes=traffic(position), bytes_per_s=bandwidth)
         rows.append(row)
         header.update({key: report[key] for key in ("machine", "version", "commit", "isa", "threads")})
-    if model:
-        model.close()
     return rows
-
-
-# ---- the table ----
-
-
-def show_time(row, samples):
-    """Milliseconds a token for decode, tokens a second for prefill; the median, and the extremes."""
-    if row["kind"] == "decode":
-        unit, values = "ms", samples
-    else:
-        unit, values = "tok/s", [1e3 * row["prompt"] / sample for sample in samples]
-    digits = 3 if statistics.median(values) < 10 else 1
-    return f"{statistics.median(values):.{digits}f} {unit} ({min(values):.{digits}f} to {max(values):.{digits}f})"
-
-
-def show_ratio(row):
-    ratios = [theirs / ours for ours, theirs in zip(row["fusebox_ms"], row["llama_ms"])]
-    return f"{statistics.median(ratios):.2f} [{min(ratios):.2f}, {max(ratios):.2f}]"
-
-
-def show_bandwidth(row, samples):
-    if row["kind"] != "decode":
-        return ""
-    return f"{100 * row['bytes'] / (1e-3 * statistics.median(samples)) / row['bytes_per_s']:.0f}%"
-
-
-def is_quiet(row):
-    return all(max(samples) <= QUIET * min(samples) for samples in (row["fusebox_ms"], row["llama_ms"]) if samples)
-
-
-def print_header(header):
-    machine = header["machine"]
-    print(f"{machine['cpu']}, {header['threads']} of {machine['cores']} cores, {header['date']}. fusebox {header['version']} "
-          f"({header['commit']}, {header['isa']}); {header['llama'] or 'without llama.cpp (pip install llama-cpp-python)'}.")
-    print(f"`{header['command']}`; medians of {header['reps']} repetitions (least to most).")
-    if header["agreement"]:
-        print("Greedy tokens at f16 that llama.cpp chooses as well: "
-              + ", ".join(f"{equal} of {total} ({shape})" for shape, (equal, total) in header["agreement"].items()) + ".")
-
-
-def print_table(rows):
-    with_llama = any(row["llama_ms"] for row in rows)
-    columns = ["model", "weights", "work", "fusebox", "of read bandwidth"]
-    if with_llama:
-        columns += ["llama.cpp", "of read bandwidth", "flash attention", "faster by [least, most]"]
-    print("| " + " | ".join(columns) + " |")
-    print("| " + " | ".join("---" for _ in columns) + " |")
-    for row in rows:
-        cells = [row["shape"], row["type"], row["work"].replace("@", " at " if row["kind"] == "decode" else " of ")]
-        cells += [show_time(row, row["fusebox_ms"]), show_bandwidth(row, row["fusebox_ms"])]
-        if with_llama:
-            cells += [show_time(row, row["llama_ms"]), show_bandwidth(row, row["llama_ms"]),
-                      "on" if row["llama_flash"] else "off", show_ratio(row)]
-        print("| " + " | ".join(cells) + " |")
-    speeds = sorted({f"{row['bytes_per_s'] / 1e9:.1f}" for row in rows}, key=float)
-    print(f"\nRead bandwidth, measured over as many bytes as a step reads: {' to '.join(speeds[:1] + speeds[1:][-1:])} GB/s.")
-    loud = [f"{row['shape']} {row['type']} {row['work']}" for row in rows if not is_quiet(row)]
-    if loud:
-        print(f"Something else was using this machine: samples differ by more than {QUIET} times in {', '.join(loud)}.")
 
 
 # ---- all of it ----
@@ -274,15 +189,25 @@ def parse_arguments():
     return parser.parse_args()
 
 
-def import_llama(args):
+def start_llama(args):
     if args.no_llama:
         return None
     try:
-        import llama_engine
-    except ImportError as error:
+        return Llama()
+    except LlamaError as error:
         say(f"llama.cpp is left out: {error} (pip install llama-cpp-python)")
         return None
-    return llama_engine
+
+
+def check_shape(args, llama, shape, ours, theirs):
+    """What to say about the greedy tokens of both."""
+    try:
+        equal, total = check_agreement(args, llama, ours, theirs)
+        text = f"{equal} of {total} ({shape})"
+    except LlamaError as error:
+        text = f"none: {error} ({shape})"
+    say(f"{shape}: greedy tokens that llama.cpp chooses as well: {text}")
+    return text
 
 
 def write_json(path, header, rows):
@@ -294,29 +219,28 @@ def write_json(path, header, rows):
 
 def main():
     args = parse_arguments()
-    llama = import_llama(args)
+    llama = start_llama(args)
     os.makedirs(args.dir, exist_ok=True)
-    rows, agreement = [], {}
+    rows, agreement = [], []
     header = {"date": datetime.date.today().isoformat(), "command": shlex.join(["bench/cpu.py", *sys.argv[1:]]),
-              "reps": args.reps, "llama": llama.version() if llama else None, "agreement": agreement}
+              "reps": args.reps, "llama": llama.version if llama else None, "agreement": agreement}
     for shape in args.shape:
         ours, theirs = make_models(args, shape, args.type, llama is not None)
         if llama and "f16" in args.type:
-            agreement[shape] = check_agreement(args, llama, ours["f16"], theirs["f16"])
-            say(f"{shape}: {agreement[shape][0]} of {agreement[shape][1]} greedy tokens are llama.cpp's, too")
+            agreement.append(check_shape(args, llama, shape, ours["f16"], theirs["f16"]))
         for kind in args.type:
             rows += measure_type(args, llama, shape, kind, ours[kind], theirs[kind], header)
     if args.json:
         write_json(args.json, header, rows)
-    print_header(header)
+    table.print_header(header)
     print()
-    print_table(rows)
+    table.print_table(rows)
 
 
 if __name__ == "__main__":
     try:
         main()
-    except (OSError, RuntimeError) as error:
+    except OSError as error:
         fail(str(error))
     except KeyboardInterrupt:
         sys.exit(130)

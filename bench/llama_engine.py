@@ -1,12 +1,19 @@
-"""llama.cpp through the low-level interface of llama-cpp-python: one model, and sessions that take times.
+"""llama.cpp through the low-level interface of llama-cpp-python, as a process that cpu.py asks: a line of JSON,
+[command, argument, …], is answered by a line of JSON, {"value": …} or {"error": …}.
 
-Importing this fails with ImportError where llama-cpp-python is not installed.
+A process of its own, so that its threads and its memory are nobody else's, and that a crash is an answer, too.
 """
 import ctypes
+import json
 import statistics
+import sys
 import time
 
-import llama_cpp as lib
+try:
+    import llama_cpp as lib
+except ImportError as missing:
+    print(json.dumps({"error": str(missing)}))
+    sys.exit(0)
 
 UBATCH = 512  # tokens that llama.cpp computes at once: its own default
 
@@ -85,12 +92,68 @@ class Session:
         lib.llama_free(self.handle)
 
 
-def fastest(model, capacity, threads, prompt, gen, kind):
-    """A warm session with flash attention on or off, whichever was faster."""
-    sessions = [Session(model, capacity, threads, flash) for flash in (True, False)]
-    for session in sessions:
-        session.sample(min(prompt, 32), 1, kind)  # pages of the file, buffers
-    times = [session.sample(prompt, gen, kind) for session in sessions]
-    best = times.index(min(times))
-    sessions[1 - best].close()
-    return sessions[best]
+# ---- what cpu.py asks for ----
+
+
+class Engine:
+    def __init__(self):
+        self.path = self.model = self.session = None
+        self.work = ()
+
+    def open(self, path):
+        if self.path == path:
+            return
+        if self.model:
+            self.model.close()
+        self.path = self.model = None
+        self.model = Model(path)
+        self.path = path
+
+    def agree(self, path, threads, prompt, tokens):
+        """How many of the tokens after the prompt are the best in llama.cpp's eyes, each after those before it."""
+        self.open(path)
+        session = Session(self.model, len(prompt) + len(tokens), threads, False)
+        session.feed(prompt)
+        equal = 0
+        for token in tokens:
+            equal += session.best() == token
+            session.feed([token])
+        session.close()
+        return equal
+
+    def prepare(self, path, threads, prompt, gen, kind):
+        """A warm session with flash attention on or off, whichever is faster; returns which."""
+        self.open(path)
+        self.work = (prompt, gen, kind)
+        sessions = [Session(self.model, prompt + gen, threads, flash) for flash in (True, False)]
+        for session in sessions:
+            session.sample(min(prompt, 32), 1, kind)  # pages of the file, buffers
+        times = [session.sample(*self.work) for session in sessions]
+        best = times.index(min(times))
+        sessions[1 - best].close()
+        self.session = sessions[best]
+        return self.session.flash
+
+    def sample(self):
+        return self.session.sample(*self.work)
+
+    def release(self):
+        self.session.close()
+        self.session = None
+
+
+def main():
+    engine = Engine()
+    commands = {name: getattr(engine, name) for name in ("agree", "prepare", "sample", "release")}
+    print(json.dumps({"value": version()}), flush=True)
+    for line in sys.stdin:
+        name, *arguments = json.loads(line)
+        try:
+            answer = {"value": commands[name](*arguments)}
+        except RuntimeError as error:
+            answer = {"error": str(error)}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
