@@ -202,9 +202,10 @@ FB_API void fb_session_reset(fb_session *session); /* back to no tokens */
 FB_API bool fb_session_op_calls(const fb_session *session, int index, const char **name, int64_t *calls);
 
 /* The same for each fuse, and how many calls a step must make: layers times calls a layer; 0 where it is not
- * in the plan. */
+ * in the plan. Of these, `calls_a_head` belong to the final norm and the head, which run only in steps whose
+ * logits are wanted: not in the chunks of a prefill before its last. */
 FB_API bool fb_session_fuse_calls(const fb_session *session, int index, const char **name, int64_t *calls,
-                                  int64_t *calls_a_step);
+                                  int64_t *calls_a_step, int64_t *calls_a_head);
 
 /* Times that all threads waited for each other. */
 FB_API int64_t fb_session_barriers(const fb_session *session);

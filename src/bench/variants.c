@@ -38,8 +38,8 @@ static fb_status create_session(const bench *b, int32_t variant, bool greedy, fb
 /* Whether every fuse in the session's plan promises the plain ops' bits. */
 static bool promises_bits(const bench *b, const fb_session *session) {
     const char *name;
-    int64_t calls, a_step;
-    for (int i = 0; fb_session_fuse_calls(session, i, &name, &calls, &a_step); i++)
+    int64_t calls, a_step, a_head;
+    for (int i = 0; fb_session_fuse_calls(session, i, &name, &calls, &a_step, &a_head); i++)
         if (a_step > 0 && fb_fuse_table[i].exactness != FB_EXACT_BIT && !b->options->session.exact)
             return false;
     return true;

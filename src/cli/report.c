@@ -58,9 +58,9 @@ static figures measure(const cli_generation *g) {
 /* The fuses that ran, with their calls. */
 static void print_fuses(const fb_session *session, FILE *out) {
     const char *name, *separator = "";
-    int64_t calls, a_step;
+    int64_t calls, a_step, a_head;
     fputs("fuses            ", out);
-    for (int i = 0; fb_session_fuse_calls(session, i, &name, &calls, &a_step); i++) {
+    for (int i = 0; fb_session_fuse_calls(session, i, &name, &calls, &a_step, &a_head); i++) {
         if (calls == 0) continue;
         fprintf(out, "%s%s %" PRId64, separator, name, calls);
         separator = ", ";
@@ -70,9 +70,9 @@ static void print_fuses(const fb_session *session, FILE *out) {
 
 static void write_fuses(const fb_session *session, cli_json *json) {
     const char *name;
-    int64_t calls, a_step;
+    int64_t calls, a_step, a_head;
     cli_json_open(json, "fuses", '{');
-    for (int i = 0; fb_session_fuse_calls(session, i, &name, &calls, &a_step); i++)
+    for (int i = 0; fb_session_fuse_calls(session, i, &name, &calls, &a_step, &a_head); i++)
         if (calls > 0) cli_json_int(json, name, calls);
     cli_json_close(json, '}');
 }

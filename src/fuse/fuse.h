@@ -63,7 +63,8 @@ typedef struct fb_plan_options {
 typedef struct fb_plan {
     fb_program program;
     uint32_t applied;
-    int64_t calls[FB_FUSE_COUNT]; /* ops that carry the fuse in one step, all layers counted */
+    int64_t calls[FB_FUSE_COUNT];      /* ops that carry the fuse in one step, all layers counted */
+    int64_t head_calls[FB_FUSE_COUNT]; /* of these, in the epilogue */
 } fb_plan;
 
 fb_status fb_plan_make(const fb_program *plain, const fb_plan_options *options, fb_plan *plan, fb_error *err);

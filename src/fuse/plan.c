@@ -67,7 +67,10 @@ static void count_calls(fb_plan *plan) {
     for (int s = 0; s < FB_SECTIONS; s++)
         for (int32_t i = 0; i < p->op_count[s]; i++)
             for (int f = 0; f < FB_FUSE_COUNT; f++)
-                if (p->ops[s][i].fuses & FB_FUSE_BIT(f)) plan->calls[f] += s == FB_BODY ? p->layers : 1;
+                if (p->ops[s][i].fuses & FB_FUSE_BIT(f)) {
+                    plan->calls[f] += s == FB_BODY ? p->layers : 1;
+                    plan->head_calls[f] += s == FB_EPILOGUE;
+                }
     for (int f = 0; f < FB_FUSE_COUNT; f++)
         if (plan->calls[f]) plan->applied |= FB_FUSE_BIT(f);
 }

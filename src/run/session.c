@@ -247,12 +247,13 @@ bool fb_session_op_calls(const fb_session *s, int index, const char **name, int6
     return true;
 }
 
-bool fb_session_fuse_calls(const fb_session *s, int index, const char **name, int64_t *calls,
-                           int64_t *a_step) {
+bool fb_session_fuse_calls(const fb_session *s, int index, const char **name, int64_t *calls, int64_t *a_step,
+                           int64_t *a_head) {
     if (index < 0 || index >= FB_FUSE_COUNT) return false;
     *name = fb_fuse_table[index].name;
     *calls = s->backend->trace(s->engine)->fuses[index];
     *a_step = s->plan.calls[index];
+    *a_head = s->plan.head_calls[index];
     return true;
 }
 

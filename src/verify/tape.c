@@ -106,13 +106,14 @@ static fb_status run_greedy(fb_session *session, const fb_script *s, const int32
     return FB_OK;
 }
 
-static void count_fuses(const fb_session *session, int64_t steps, fb_tape *t) {
+/* `steps`, of which `heads` gave logits. */
+static void count_fuses(const fb_session *session, int64_t steps, int64_t heads, fb_tape *t) {
     const char *name;
-    int64_t calls, a_step;
-    for (int f = 0; fb_session_fuse_calls(session, f, &name, &calls, &a_step); f++) {
+    int64_t calls, a_step, a_head;
+    for (int f = 0; fb_session_fuse_calls(session, f, &name, &calls, &a_step, &a_head); f++) {
         t->calls[f] = calls;
-        t->expected[f] = a_step * steps;
-        t->miscounted = t->miscounted || calls != a_step * steps;
+        t->expected[f] = (a_step - a_head) * steps + a_head * heads;
+        t->miscounted = t->miscounted || calls != t->expected[f];
     }
 }
 
@@ -127,6 +128,7 @@ static fb_status record(const fb_model *model, const fb_session_options *options
                             .act = options->act,
                             .fuse = options->fuse,
                             .exact = options->exact,
+                            .float_dot = options->float_dot,
                             .machine = options->machine,
                             .isa = options->isa,
                             .capacity = s->tokens,
@@ -141,7 +143,8 @@ static fb_status record(const fb_model *model, const fb_session_options *options
                        : how == ALONE ? run_alone(session, s, t, err)
                                       : run_greedy(session, s, continuation, t, err);
     int64_t single = how == GREEDY ? s->greedy - 1 : s->tokens - s->prompt;
-    if (status == FB_OK) count_fuses(session, (s->prompt + chunk - 1) / chunk + single, t);
+    int64_t chunks = (s->prompt + chunk - 1) / chunk;
+    if (status == FB_OK) count_fuses(session, chunks + single, (how == SHOWN ? chunks : 1) + single, t);
     fb_session_free(session);
     return status;
 }

@@ -86,7 +86,9 @@ fbt_random fbt_random_start(uint64_t seed);
 uint64_t fbt_random_bits(fbt_random *random);
 int64_t fbt_random_below(fbt_random *random, int64_t limit);            /* 0 … limit - 1 */
 double fbt_random_uniform(fbt_random *random, double low, double high); /* [low, high) */
-double fbt_random_normal(fbt_random *random);                           /* mean 0, variance 1 */
+/* `count` elements as blocks of a quantised type, of about this deviation; no special numbers. */
+void fbt_random_blocks(fbt_random *random, fb_dtype dtype, int64_t count, double deviation, void *blocks);
+double fbt_random_normal(fbt_random *random); /* mean 0, variance 1 */
 
 /* ---- guarded buffers ----------------------------------------------------------------------------------- */
 

@@ -109,12 +109,41 @@ void rig_fill(rig *r, const fb_view *view, double mean, double deviation) {
 
 fb_weight rig_weight(rig *r, fb_dtype dtype, int64_t rows, int64_t cols, double mean, double deviation) {
     assert_true(r->input_count < RIG_FENCES);
-    int64_t bytes = rows * cols * fb_dtype_size(dtype);
+    int64_t bytes = fb_dtype_bytes(dtype, rows * cols);
     fence *f = &r->inputs[r->input_count++];
     *f = fence_create(bytes, slack_of(bytes, r->skewed, 1));
-    for (int64_t i = 0; i < rows * cols; i++)
-        fb_dtype_set(dtype, f->data, i, draw(r->random, mean, deviation));
+    if (fb_dtype_is_float(dtype))
+        for (int64_t i = 0; i < rows * cols; i++)
+            fb_dtype_set(dtype, f->data, i, draw(r->random, mean, deviation));
+    else
+        fbt_random_blocks(r->random, dtype, rows * cols, deviation, f->data);
     return (fb_weight){.data = f->data, .dtype = dtype, .rows = rows, .cols = cols};
+}
+
+fb_weight rig_packed(rig *r, fb_weight w) {
+    assert_true(r->input_count < RIG_FENCES);
+    int64_t bytes = fb_pack_bytes(w.dtype, w.rows, w.cols);
+    fence *f = &r->inputs[r->input_count++];
+    *f = fence_create(bytes, slack_of(bytes, r->skewed, 1));
+    memset(f->data, 0, (size_t)bytes);
+    for (int64_t row = 0; row < w.rows; row++)
+        fb_pack_row(w.dtype, (const uint8_t *)w.data + row * fb_dtype_bytes(w.dtype, w.cols), w.cols, row,
+                    f->data);
+    return (fb_weight){f->data, w.dtype, w.rows, w.cols, true};
+}
+
+fb_view rig_quantized(rig *r, int64_t width) {
+    fb_view view = rig_input(r, FB_F32, 1, fb_q8_floats(width), (gaps){0, 0}, 0);
+    for (int64_t row = 0; row < RIG_ROWS; row++)
+        for (int64_t b = 0; b < width / 32; b++) {
+            fb_q8 *block = (fb_q8 *)fb_view_at(&view, row, 0) + b;
+            *block = (fb_q8){.scale = (float)fabs(draw(r->random, 0, 0.01))};
+            for (int i = 0; i < 32; i++) {
+                block->q[i] = (int8_t)(fbt_random_below(r->random, 255) - 127);
+                block->sum += block->q[i];
+            }
+        }
+    return view;
 }
 
 fb_kv rig_cache(rig *r, fb_dtype dtype, int64_t heads, int64_t capacity, int64_t width, double deviation,

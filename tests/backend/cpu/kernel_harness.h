@@ -13,6 +13,8 @@
 #define FB_TESTS_KERNEL_HARNESS_H
 
 #include "backend/cpu/host/isa.h"
+#include "base/pack.h"
+#include "base/quant.h"
 #include "support/support.h"
 
 /* Tokens in a rig. Not a multiple of any tile. */
@@ -93,6 +95,10 @@ fb_view rig_output(rig *r, fb_dtype dtype, int64_t heads, int64_t width, gaps be
 /* Normally distributed around `mean`, one in 64 an outlier twenty times as far from it. */
 void rig_fill(rig *r, const fb_view *view, double mean, double deviation);
 fb_weight rig_weight(rig *r, fb_dtype dtype, int64_t rows, int64_t cols, double mean, double deviation);
+/* The same weight (Q8_0 or Q4_0), packed. */
+fb_weight rig_packed(rig *r, fb_weight weight);
+/* Rows of `width` elements as quantised blocks. */
+fb_view rig_quantized(rig *r, int64_t width);
 /* A cache in which the call's tokens and those before them are filled; with `output`, it is what the op
  * writes. */
 fb_kv rig_cache(rig *r, fb_dtype dtype, int64_t heads, int64_t capacity, int64_t width, double deviation,

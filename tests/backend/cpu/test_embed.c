@@ -32,6 +32,32 @@ static void rows_of_a_table(void **state) {
                 }
 }
 
+/* Quantised tables, as they lie in a file and packed. */
+static void quantised_tables(void **state) {
+    (void)state;
+    static int32_t ids[RIG_ROWS];
+    fbt_random random = fbt_random_start(15);
+    for (int i = 0; i < RIG_ROWS; i++) ids[i] = (int32_t)fbt_random_below(&random, TABLE_ROWS);
+    for (int act = FB_F32; act <= FB_BF16; act++)
+        for (int weight = FB_Q8_0; weight < FB_DTYPE_COUNT; weight++)
+            for (int packed = 0; packed <= fb_pack_has((fb_dtype)weight); packed++)
+                for (int64_t blocks = 1; blocks <= 5; blocks += 2) {
+                    int64_t width = blocks * fb_dtype_block((fb_dtype)weight);
+                    rig r;
+                    rig_start(&r, FB_OP_EMBED, &random, blocks == 3);
+                    snprintf(r.text, sizeof r.text, "act %s, weight %s%s, width %lld",
+                             fb_dtype_name((fb_dtype)act), fb_dtype_name((fb_dtype)weight),
+                             packed ? ", packed" : "", (long long)width);
+                    r.exact = true;
+                    r.scratch_floats = width;
+                    r.call.ids = ids;
+                    fb_weight w = rig_weight(&r, (fb_dtype)weight, TABLE_ROWS, width, 0, 1);
+                    r.call.weights[0] = packed ? rig_packed(&r, w) : w;
+                    r.call.out[0] = rig_output(&r, (fb_dtype)act, 1, width, (gaps){0, blocks}, 0);
+                    rig_check(&r);
+                }
+}
+
 /* ---- conversions: a table of one row is converted from its dtype to the output's ----------------------- */
 
 enum { ALL = 65536 };
@@ -91,7 +117,7 @@ static void conversions_agree(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rows_of_a_table),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(rows_of_a_table), cmocka_unit_test(quantised_tables),
                                        cmocka_unit_test(conversions_agree)};
     return kernel_run_family("embed", tests, sizeof tests / sizeof *tests);
 }

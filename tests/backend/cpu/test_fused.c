@@ -9,7 +9,7 @@
 
 #include "kernel_harness.h"
 
-enum { ROWS = 7, SCRATCH = FB_LINEAR_WORK * 4 + (1 << 16), POOL = 64 };
+enum { ROWS = 7, SCRATCH = FB_LINEAR_WORK * 4 + (1 << 16), POOL = 128 };
 
 static fbt_guard pool[POOL];
 static int pooled;
@@ -40,10 +40,23 @@ static fb_view filled(fb_dtype t, int64_t heads, int64_t width, int64_t gap) {
 }
 
 static fb_weight weight(fb_dtype t, int64_t rows, int64_t cols, double mean) {
-    void *data = take(rows * cols * fb_dtype_size(t));
+    void *data = take(fb_dtype_bytes(t, rows * cols));
+    if (!fb_dtype_is_float(t)) {
+        fbt_random_blocks(&random_numbers, t, rows * cols, 0.4, data);
+        return (fb_weight){data, t, rows, cols, false};
+    }
     for (int64_t i = 0; i < rows * cols; i++)
         fb_dtype_set(t, data, i, mean + 0.4 * fbt_random_normal(&random_numbers));
     return (fb_weight){data, t, rows, cols, false};
+}
+
+static fb_weight packed(fb_weight w) {
+    void *data = take(fb_pack_bytes(w.dtype, w.rows, w.cols));
+    memset(data, 0, (size_t)fb_pack_bytes(w.dtype, w.rows, w.cols));
+    for (int64_t row = 0; row < w.rows; row++)
+        fb_pack_row(w.dtype, (const uint8_t *)w.data + row * fb_dtype_bytes(w.dtype, w.cols), w.cols, row,
+                    data);
+    return (fb_weight){data, w.dtype, w.rows, w.cols, true};
 }
 
 /* The last lane first: a lane that needs what another one computes finds NaN. */
@@ -184,13 +197,24 @@ static const group_case groups[] = {
     {2, FB_COMBINE_ADD, {NO, NO}, {NO, NO}, APART},
 };
 
+static fb_view quantized(const fb_isa *isa, fb_view x) {
+    fb_view q = view(FB_F32, 1, fb_q8_floats(x.width), 0);
+    run(isa, FB_OP_QUANTIZE, (fb_call){.in = {x}, .out = {q}}, 2);
+    return q;
+}
+
 /* Segment s by plain kernels. */
-static fb_view plain_segment(const fb_isa *isa, const fb_call *call, int s) {
+static fb_view plain_segment_of(const fb_isa *isa, fb_dtype t, const fb_call *call, int s) {
     fb_view x = call->in[s];
     const fb_weight *w = &call->weights[4 * s];
     if (call->attr.segment[s].norm != NO) x = norm_of(isa, call->attr.segment[s].norm, x, w[2], w[3]);
-    fb_view y = view(x.dtype, 1, w->rows, 0);
-    run(isa, FB_OP_LINEAR, (fb_call){.in = {x}, .out = {y}, .weights = {w[0], w[1]}}, 1);
+    fb_view y = view(t, 1, w->rows, 0);
+    fb_call linear = {.in = {x}, .out = {y}, .weights = {w[0], w[1]}};
+    if (call->attr.segment[s].dot != FB_DOT_FLOAT) {
+        linear.attr.segment[0].dot = FB_DOT_GIVEN;
+        if (call->attr.segment[s].dot == FB_DOT_QUANTIZE) linear.in[0] = quantized(isa, x);
+    }
+    run(isa, FB_OP_LINEAR, linear, 1);
     return call->attr.segment[s].act == NO ? y : op1(isa, call->attr.segment[s].act, y);
 }
 
@@ -219,7 +243,7 @@ static void linear_group(void **state) {
             make_group(g, t, (int64_t)(c / 2 % 3), c % 2, &call);
             int outputs = g->combine ? 1 : g->segments;
             fb_view want[3], residual = filled(t, 1, call.weights[0].rows, 4);
-            for (int s = 0; s < g->segments; s++) want[s] = plain_segment(isa, &call, s);
+            for (int s = 0; s < g->segments; s++) want[s] = plain_segment_of(isa, t, &call, s);
             if (g->combine == FB_COMBINE_MUL) want[0] = op2(isa, FB_OP_MUL, want[0], want[1]);
             if (g->combine == FB_COMBINE_ADD) {
                 if (g->segments == 2) want[0] = op2(isa, FB_OP_ADD, want[0], want[1]);
@@ -238,6 +262,56 @@ static void linear_group(void **state) {
             call.out[0] = residual;
             run(isa, FB_OP_LINEAR_GROUP, call, 3);
             same(isa, "linear_group over its residual", &residual, &want[0]);
+        }
+}
+
+/* The same with quantised weights: decoded to floats, or packed, with inputs that are quantised before or
+ * within. The reference takes no part: it quantises what it has not rounded. */
+static void quantised_group(void **state) {
+    (void)state;
+    enum { CASES = sizeof groups / sizeof *groups };
+    for (size_t c = 0; c < 2 * CASES; c++) FOR_KERNELS(isa, t) {
+            const group_case *g = &groups[c / 2];
+            fb_dtype type = c % 2 ? FB_Q4_0 : FB_Q8_0;
+            if (t == FB_F64) continue;
+            for (int dot = FB_DOT_FLOAT; dot <= FB_DOT_QUANTIZE; dot++) {
+                if (dot == FB_DOT_GIVEN && g->norm[0] != NO) continue;
+                fb_call call = {.attr = {.segments = g->segments, .combine = g->combine}};
+                fb_view want[3], residual = {0};
+                for (int s = 0; s < g->segments; s++) {
+                    int64_t k = g->inputs ? 96 : 64 + 32 * s, n = 50 + (g->combine ? 0 : 23 * s);
+                    fb_weight *w = &call.weights[4 * s];
+                    bool again = g->inputs && s;
+                    fb_dot mine = dot == FB_DOT_GIVEN && g->norm[s] != NO ? FB_DOT_QUANTIZE : (fb_dot)dot;
+                    call.in[s] = again ? call.in[0] : filled(t, 1, k, s);
+                    if (mine == FB_DOT_GIVEN && !again) call.in[s] = quantized(isa, call.in[s]);
+                    w[0] = packed(weight(type, n, k, 0));
+                    w[1] = weight(FB_F16, 1, n, 1);
+                    call.attr.segment[s] = (fb_segment){g->norm[s], g->act[s], 1e-3f, mine};
+                    if (g->norm[s] != NO)
+                        w[2] = again && g->inputs == SHARED ? call.weights[2] : weight(FB_F32, 1, k, 1);
+                    if (g->norm[s] == FB_OP_LAYERNORM)
+                        w[3] = again && g->inputs == SHARED ? call.weights[3] : weight(FB_F32, 1, k, 0);
+                    want[s] = plain_segment_of(isa, t, &call, s);
+                }
+                if (g->combine == FB_COMBINE_MUL) want[0] = op2(isa, FB_OP_MUL, want[0], want[1]);
+                if (g->combine == FB_COMBINE_ADD) {
+                    residual = filled(t, 1, call.weights[0].rows, 4);
+                    if (g->segments == 2) want[0] = op2(isa, FB_OP_ADD, want[0], want[1]);
+                    want[0] = op2(isa, FB_OP_ADD, want[0], residual);
+                    call.in[FB_RESIDUAL] = residual;
+                }
+                int outputs = g->combine ? 1 : g->segments;
+                for (int s = 0; s < outputs; s++) call.out[s] = view(t, 1, call.weights[4 * s].rows, s + 1);
+                char what[64];
+                snprintf(what, sizeof what, "%s linear_group case %zu, dot %d", fb_dtype_name(type), c / 2,
+                         dot);
+                FOR_LANES(lanes) {
+                    for (int s = 0; s < outputs; s++) poison(&call.out[s]);
+                    run(isa, FB_OP_LINEAR_GROUP, call, lanes);
+                    for (int s = 0; s < outputs; s++) same(isa, what, &call.out[s], &want[s]);
+                }
+            }
         }
 }
 
@@ -435,9 +509,9 @@ static int start(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(elementwise), cmocka_unit_test(add_norm),          cmocka_unit_test(linear_group),
-        cmocka_unit_test(head_argmax), cmocka_unit_test(head_argmax_edges), cmocka_unit_test(head_argmax_nan),
-        cmocka_unit_test(rope_kv),     cmocka_unit_test(attention),
+        cmocka_unit_test(elementwise),     cmocka_unit_test(add_norm),    cmocka_unit_test(linear_group),
+        cmocka_unit_test(quantised_group), cmocka_unit_test(head_argmax), cmocka_unit_test(head_argmax_edges),
+        cmocka_unit_test(head_argmax_nan), cmocka_unit_test(rope_kv),     cmocka_unit_test(attention),
     };
     return cmocka_run_group_tests(tests, start, NULL);
 }

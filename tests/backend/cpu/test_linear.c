@@ -2,14 +2,20 @@
 
 #include "kernel_harness.h"
 
+/* Column k of a row of x, quantised or not. */
+static float input(const fb_call *c, int64_t row, int64_t k) {
+    const void *x = fb_view_at(&c->in[0], row, 0);
+    if (c->attr.segment[0].dot == FB_DOT_FLOAT) return (float)fb_dtype_get(c->in[0].dtype, x, k);
+    const fb_q8 *block = (const fb_q8 *)x + k / 32;
+    return (float)block->q[k % 32] * block->scale;
+}
+
 static void naive(const fb_call *c) {
     const fb_weight *w = &c->weights[0], *bias = &c->weights[1];
     for (int64_t row = 0; row < c->rows; row++)
         for (int64_t n = 0; n < w->rows; n++) {
             float sum = 0;
-            for (int64_t k = 0; k < w->cols; k++)
-                sum += (float)fb_dtype_get(c->in[0].dtype, fb_view_at(&c->in[0], row, 0), k) *
-                       (float)fb_dtype_get(w->dtype, w->data, n * w->cols + k);
+            for (int64_t k = 0; k < w->cols; k++) sum += input(c, row, k) * (float)fb_weight_get(w, n, k);
             if (bias->data) sum += (float)fb_dtype_get(bias->dtype, bias->data, n);
             fb_dtype_set(FB_F32, fb_view_at(&c->out[0], row, 0), n, (double)sum);
         }
@@ -66,7 +72,46 @@ static void long_rows(void **state) {
     }
 }
 
+/* Quantised weights: every type as it lies in a file, and what can be packed also packed, with floats and
+ * with integers. Widths of one block, of several, and of more than a panel. */
+static void quantised(void **state) {
+    (void)state;
+    static const struct shape some[] = {{32, 1}, {64, 16}, {256, 33}, {512, 18}, {1280, 5}, {96, 50}};
+    enum { FILE_ORDER, PACKED, INTEGERS };
+    fbt_random random = fbt_random_start(14);
+    for (int act = FB_F32; act <= FB_BF16; act++)
+        for (int weight = FB_Q8_0; weight < FB_DTYPE_COUNT; weight++)
+            for (int how = FILE_ORDER; how <= (fb_pack_has((fb_dtype)weight) ? INTEGERS : FILE_ORDER); how++)
+                for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+                    struct shape s = some[i];
+                    if (s.k % fb_dtype_block((fb_dtype)weight)) continue;
+                    rig r;
+                    rig_start(&r, FB_OP_LINEAR, &random, i % 2);
+                    snprintf(r.text, sizeof r.text, "act %s, weight %s%s, %lld to %lld",
+                             fb_dtype_name((fb_dtype)act), fb_dtype_name((fb_dtype)weight),
+                             how == FILE_ORDER ? ""
+                             : how == PACKED   ? ", packed"
+                                               : ", packed, integers",
+                             (long long)s.k, (long long)s.n);
+                    r.naive = naive;
+                    r.scratch_floats = FB_LINEAR_WORK + fb_linear_input(RIG_ROWS, s.k) + 64;
+                    if (how == INTEGERS) {
+                        r.call.attr.segment[0].dot = FB_DOT_GIVEN;
+                        r.call.in[0] = rig_quantized(&r, s.k);
+                    } else {
+                        r.call.in[0] = rig_input(&r, (fb_dtype)act, 1, s.k, (gaps){0, (int64_t)i % 3}, 0);
+                        rig_fill(&r, &r.call.in[0], 0.25, 1);
+                    }
+                    fb_weight w = rig_weight(&r, (fb_dtype)weight, s.n, s.k, 0, 0.2);
+                    r.call.weights[0] = how == FILE_ORDER ? w : rig_packed(&r, w);
+                    if (i % 3) r.call.weights[1] = rig_weight(&r, FB_F32, 1, s.n, 0.5, 1);
+                    r.call.out[0] = rig_output(&r, (fb_dtype)act, 1, s.n, (gaps){0, (int64_t)(i + 1) % 4}, 0);
+                    rig_check(&r);
+                }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(products), cmocka_unit_test(long_rows)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(products), cmocka_unit_test(long_rows),
+                                       cmocka_unit_test(quantised)};
     return kernel_run_family("linear", tests, sizeof tests / sizeof *tests);
 }

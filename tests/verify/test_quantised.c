@@ -1,0 +1,140 @@
+/* Every fuse with every quantised weight type: checkpoints whose matrices are replaced, in memory, by random
+ * blocks. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/pack.h"
+#include "model/model.h"
+#include "support/support.h"
+
+enum { MAX_COPIES = 256 };
+
+static void *copies[MAX_COPIES];
+static int copied;
+
+/* Matrices whose rows are whole blocks become `dtype`; a matrix that several layers share stays shared. */
+static int64_t retype(fb_model *m, fb_dtype dtype, fbt_random *random) {
+    const fb_program *p = &m->spec->program;
+    int64_t changed = 0;
+    for (int64_t i = 0; i < p->slot_count * p->layers; i++) {
+        fb_weight *w = &m->weights[i];
+        const fb_slot *slot = &p->slots[i / p->layers];
+        if (slot->vector || w->cols % fb_dtype_block(dtype)) continue;
+        if (!slot->per_layer && i % p->layers) {
+            *w = w[-1];
+            continue;
+        }
+        assert_true(copied < MAX_COPIES);
+        void *data = copies[copied++] = malloc((size_t)fb_dtype_bytes(dtype, w->rows * w->cols));
+        assert_non_null(data);
+        fbt_random_blocks(random, dtype, w->rows * w->cols, 0.08, data);
+        *w = (fb_weight){data, dtype, w->rows, w->cols, false};
+        changed++;
+    }
+    return changed;
+}
+
+static int64_t quantize_ops(const fb_model *m) {
+    const fb_program *p = &m->spec->program;
+    int64_t count = 0;
+    for (int s = 0; s < FB_SECTIONS; s++)
+        for (int32_t i = 0; i < p->op_count[s]; i++) count += p->ops[s][i].kind == FB_OP_QUANTIZE;
+    return count;
+}
+
+static void prove(const char *path, fb_dtype dtype, const fb_session_options *o, int64_t quantizes,
+                  fbt_random *random) {
+    fb_model *m;
+    fb_error err;
+    assert_ok(fb_model_open(path, &m, &err), &err);
+    assert_true(retype(m, dtype, random) > 0);
+    assert_ok(fb_model_pack(m, &err), &err);
+    assert_ok(fb_model_lower(m, &err), &err);
+    if (quantize_ops(m) != quantizes)
+        fail_msg("%s, %s: %lld quantize ops, should be %lld", path, fb_dtype_name(dtype),
+                 (long long)quantize_ops(m), (long long)quantizes);
+    fb_fusion_report *report;
+    assert_ok(fb_verify_fusion(m, o, &report, &err), &err);
+    bool fused = false;
+    for (int64_t i = 0; i < report->count; i++) {
+        const fb_fusion_row *row = &report->rows[i];
+        fused = fused || strcmp(row->name, "quant_gemm") == 0;
+        if (!row->ok)
+            fail_msg("%s, %s, act %s, dot %s: %s: %s (max abs %g, bound %g, calls %lld of %lld)", path,
+                     fb_dtype_name(dtype), fb_dtype_name(o->act), o->float_dot ? "float" : "q8", row->name,
+                     row->why, row->max_abs, row->bound, (long long)row->calls,
+                     (long long)row->calls_expected);
+    }
+    assert_true(report->ok && report->count > 5);
+    assert_int_equal(fused, quantizes > 0 && !o->float_dot);
+    fb_fusion_free(report);
+    fb_model_free(m);
+    while (copied) free(copies[--copied]);
+}
+
+/* The values that are quantised when all matrices are: norms' outputs, attention, the MLP's middle and the
+ * head's input; rows of 176 are no whole blocks, so that Llama's down projection stays as it is. */
+static const struct {
+    const char *path;
+    int64_t quantizes;
+} models[] = {{FBT_GOLDENS "/neox-parallel", 5},
+              {FBT_GOLDENS "/neox-serial", 5},
+              {FBT_GOLDENS "/llama-mha", 4},
+              {FBT_GOLDENS "/gpt2", 5},
+              {FBT_GOLDENS "/llama-gqa-tied", 4}};
+
+static void blocks_of_32(void **state) {
+    (void)state;
+    fbt_random random = fbt_random_start(61);
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        for (int dtype = FB_Q8_0; dtype <= FB_Q5_1; dtype++) {
+            int64_t quantizes = fb_pack_has((fb_dtype)dtype) ? models[i].quantizes : 0;
+            fb_session_options o = {.threads = 2, .act = FB_F32, .fuse = "auto"};
+            prove(models[i].path, (fb_dtype)dtype, &o, quantizes, &random);
+            if (!quantizes) continue;
+            o.float_dot = true;
+            prove(models[i].path, (fb_dtype)dtype, &o, quantizes, &random);
+            o = (fb_session_options){
+                .threads = 2, .act = i % 2 ? FB_F16 : FB_BF16, .exact = true, .fuse = "auto"};
+            prove(models[i].path, (fb_dtype)dtype, &o, quantizes, &random);
+        }
+}
+
+static void blocks_of_256(void **state) {
+    (void)state;
+    fbt_random random = fbt_random_start(62);
+    for (int dtype = FB_Q4_K; dtype <= FB_Q6_K; dtype++) {
+        fb_session_options o = {.threads = 2, .act = FB_F32, .fuse = "auto"};
+        prove(FBT_GOLDENS "/neox-parallel", (fb_dtype)dtype, &o, 0, &random); /* its down projection only */
+    }
+}
+
+static void other_instruction_sets(void **state) {
+    (void)state;
+    static const char *const isas[] = {"avx512", "avx2", "portable"};
+    fbt_random random = fbt_random_start(63);
+    for (size_t i = 0; i < sizeof isas / sizeof *isas; i++)
+        for (int dtype = FB_Q8_0; dtype <= FB_Q4_0; dtype++) {
+            fb_session_options o = {.threads = 3, .act = FB_F32, .fuse = "auto", .isa = isas[i]};
+            fb_session *session = NULL;
+            fb_model *m;
+            fb_error err;
+            assert_ok(fb_model_open(models[0].path, &m, &err), &err);
+            bool here = fb_session_create(m, &o, &session, &err) == FB_OK;
+            fb_session_free(session);
+            fb_model_free(m);
+            if (here)
+                prove(models[0].path, (fb_dtype)dtype, &o, models[0].quantizes, &random);
+            else
+                print_message("# %s: not on this machine\n", isas[i]);
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(blocks_of_32),
+        cmocka_unit_test(blocks_of_256),
+        cmocka_unit_test(other_instruction_sets),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
