@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # bench/: the scripts are sound, and a tiny model goes all the way. llama.cpp is not needed here.
 . tests/cli/lib.sh
+export XDG_CACHE_HOME=$work/cache # it measures the machine anew
 
 if ! command -v python3 >/dev/null; then
     echo "not ok 1 # SKIP the benchmark scripts: no python3 here"
