@@ -95,7 +95,8 @@ FB_API fb_status fb_dtype_parse(const char *name, fb_dtype *out, fb_error *err);
 typedef struct fb_model fb_model;
 
 /* Opens a Hugging Face directory: config.json, model.safetensors (or its sharded index) and, if it is there,
- * tokenizer.json. Weights stay in the file's dtype and in the page cache. */
+ * tokenizer.json; or a .gguf file, which has all of that. Weights stay in the file's dtype and, but for rows
+ * that the file has in another order, in the page cache. */
 FB_API fb_status fb_model_open(const char *path, fb_model **out, fb_error *err);
 FB_API void fb_model_free(fb_model *model);
 

@@ -1,5 +1,7 @@
 #include "base/pack.h"
 
+#include "base/quant.h"
+
 int64_t fb_pack_bytes(fb_dtype dtype, int64_t rows, int64_t cols) {
     return (rows + FB_PACK_ROWS - 1) / FB_PACK_ROWS * (cols / 32) * fb_pack_block(dtype);
 }
@@ -26,6 +28,21 @@ void fb_pack_row(fb_dtype dtype, const void *from, int64_t cols, int64_t row, vo
 
 void fb_unpack_row(fb_dtype dtype, const void *packed, int64_t cols, int64_t row, void *to) {
     walk(dtype, to, (uint8_t *)(uintptr_t)packed, cols, row, out_of);
+}
+
+void fb_weight_row(const fb_weight *w, int64_t row, int64_t first, int64_t count, float *out) {
+    if (!w->packed) {
+        const uint8_t *data = w->data;
+        fb_quant_decode(w->dtype, data + fb_dtype_bytes(w->dtype, row * w->cols + first), count, out);
+        return;
+    }
+    uint8_t block[64];
+    const uint8_t *group = (const uint8_t *)w->data +
+                           (row / FB_PACK_ROWS * (w->cols / 32) + first / 32) * fb_pack_block(w->dtype);
+    for (int64_t k = 0; k < count; k += 32, group += fb_pack_block(w->dtype)) {
+        fb_unpack_row(w->dtype, group, 32, row % FB_PACK_ROWS, block);
+        fb_quant_decode(w->dtype, block, 32, out + k);
+    }
 }
 
 double fb_weight_get(const fb_weight *w, int64_t row, int64_t col) {

@@ -29,8 +29,10 @@ static void print_usage(FILE *out) {
     fprintf(out, "usage: fusebox COMMAND [arguments]\n\n"
                  "Fusebox runs language models, and makes every kernel fusion a switch.\n\n");
     for (int i = 0; i < COMMANDS; i++) fprintf(out, "  %-8s  %s\n", commands[i].name, commands[i].summary);
-    fprintf(out, "\nfusebox COMMAND --help lists a command's options; fusebox --version prints the version.\n"
-                 "MODEL is a Hugging Face directory; without one, the built-in storyteller runs.\n");
+    fprintf(
+        out,
+        "\nfusebox COMMAND --help lists a command's options; fusebox --version prints the version.\n"
+        "MODEL is a Hugging Face directory or a .gguf file; without one, the built-in storyteller runs.\n");
 }
 
 static int help(int argc, char **argv) {

@@ -45,7 +45,7 @@ void cli_model_session(const cli_model_options *options, fb_session_options *ses
 int cli_model_open(const char *name, char **path, fb_model **model) {
     *model = NULL;
     *path = NULL;
-    if (name && !*name) return cli_fail(CLI_USAGE, "MODEL: \"\" (a directory)");
+    if (name && !*name) return cli_fail(CLI_USAGE, "MODEL: \"\" (a directory or a .gguf file)");
     int status = CLI_OK;
     *path = name ? strdup(name) : cli_builtin_find(&status);
     if (!*path) return name ? cli_fail(CLI_FAILED, "MODEL: no memory") : status;

@@ -33,7 +33,7 @@ const char *cli_cache_folder(void);
 
 /* The lines of --help about MODEL. */
 #define CLI_MODEL_NOTES                                                                                      \
-    "MODEL is a Hugging Face directory: config.json, model.safetensors (or its index) and tokenizer.json.\n" \
-    "Without one, the built-in storyteller runs.\n"
+    "MODEL is a Hugging Face directory (config.json, model.safetensors or its index, tokenizer.json) or a\n" \
+    ".gguf file. Without one, the built-in storyteller runs.\n"
 
 #endif

@@ -51,20 +51,26 @@ static double bits_a_weight(const fb_quantize_report *r) {
     return 8 * (double)r->bytes_after / (double)r->weights;
 }
 
+static void print_kind(const fb_quantize_kind *k) {
+    char bytes[CLI_NUMBER_BYTES];
+    printf("%-20s  %5s  %7" PRId64 "  %9sB", k->name, fb_dtype_name(k->type), k->tensors,
+           cli_format_scaled((double)k->bytes, bytes));
+    if (k->rel > 0)
+        printf("  %9.2e  %9.2e", k->rel, k->max_abs);
+    else
+        printf("  %9s  %9s", "exact", "");
+    puts(k->no_blocks ? "  rows are no whole blocks" : "");
+}
+
 static void print_report(const quantize_options *o, const char *path, const fb_quantize_report *r) {
-    (void)path;
-    char before[CLI_NUMBER_BYTES], after[CLI_NUMBER_BYTES];
-    printf("%-24s  %5s  %7s  %10s  %10s  %10s\n", "tensors", "type", "number", "bytes", "relative",
-           "largest");
-    for (int32_t i = 0; i < r->kind_count; i++) {
-        const fb_quantize_kind *k = &r->kinds[i];
-        printf("%-24s  %5s  %7" PRId64 "  %9sB  %10.2e  %10.2e%s\n", k->name, fb_dtype_name(k->type),
-               k->tensors, cli_format_scaled((double)k->bytes, after), k->rel, k->max_abs,
-               k->no_blocks ? "  rows are no whole blocks" : "");
-    }
-    printf("\n%-24s%sB to ", "weights", cli_format_scaled((double)r->bytes_before, before));
-    printf("%sB, %.2f bits a weight\n", cli_format_scaled((double)r->bytes_after, after), bits_a_weight(r));
-    printf("%-24s%s, %s bytes\n", "file", o->out, cli_format_digits(r->file_bytes, after));
+    char text[CLI_NUMBER_BYTES];
+    printf("%-20s  %5s  %7s  %10s  %9s  %9s\n", "tensors", "type", "number", "bytes", "relative", "largest");
+    for (int32_t i = 0; i < r->kind_count; i++) print_kind(&r->kinds[i]);
+    printf("\n%-20s  %s\n", "model", path);
+    printf("%-20s  %sB before", "weights", cli_format_scaled((double)r->bytes_before, text));
+    printf(", %sB after", cli_format_scaled((double)r->bytes_after, text));
+    printf(": %.2f bits a weight\n", bits_a_weight(r));
+    printf("%-20s  %s, %s bytes\n", "file", o->out, cli_format_digits(r->file_bytes, text));
 }
 
 static void write_report(const quantize_options *o, const char *path, const fb_quantize_report *r) {

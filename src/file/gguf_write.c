@@ -222,7 +222,7 @@ void fb_gguf_writer_free(fb_gguf_writer *w) {
 }
 
 static fb_status write_bytes(fb_gguf_writer *w, const void *data, size_t size, fb_error *err) {
-    return fwrite(data, 1, size, w->file) == size ? FB_OK : fail_system(w, errno, err);
+    return !size || fwrite(data, 1, size, w->file) == size ? FB_OK : fail_system(w, errno, err);
 }
 
 static fb_status write_padding(fb_gguf_writer *w, int64_t after, fb_error *err) {

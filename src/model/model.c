@@ -118,6 +118,10 @@ static fb_status find_gguf_ends(const char *path, fb_model *m, fb_error *err) {
         FB_TRY(fb_json_int(path, m->gguf->values, keys[i], 0, LIMIT_ID - 1, -1, &id, err));
         if (id >= 0) m->spec->ends[m->spec->end_count++] = (int32_t)id;
     }
+    int64_t begin;
+    FB_TRY(fb_json_int(path, m->gguf->values, "tokenizer.ggml.bos_token_id", 0, LIMIT_ID - 1, FB_NONE, &begin,
+                       err));
+    m->spec->begin = (int32_t)begin;
     return FB_OK;
 }
 

@@ -87,6 +87,17 @@ static int by_rank(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+/* A merge is written as "left right". */
+static fb_status check_merges(const fb_exported *out, fb_error *err) {
+    for (int64_t i = 0; i < out->merge_count; i++)
+        for (int side = 0; side < 2; side++) {
+            const fb_exported_token *token = &out->tokens[out->merges[i][side]];
+            if (memchr(token->text, ' ', (size_t)token->size))
+                return refuse(err, "merges: a token with a space in it");
+        }
+    return FB_OK;
+}
+
 static fb_status list_merges(const fb_bpe *bpe, fb_exported *out, fb_error *err) {
     int64_t slots = (int64_t)bpe->merge_mask + 1, count = 0;
     fb_merge *sorted = malloc((size_t)slots * sizeof *sorted);
@@ -104,7 +115,7 @@ static fb_status list_merges(const fb_bpe *bpe, fb_exported *out, fb_error *err)
     }
     out->merge_count = count;
     free(sorted);
-    return FB_OK;
+    return check_merges(out, err);
 }
 
 /* ---- all of it ----------------------------------------------------------------------------------------- */

@@ -16,7 +16,7 @@
 #define MERGES_LIMIT (1 << 24)
 
 /* tokenizer.ggml.token_type */
-enum { UNKNOWN = 2, CONTROL = 3, USER_DEFINED = 4 };
+enum { UNKNOWN = 2, CONTROL = 3, USER_DEFINED = 4, UNUSED = 5 };
 
 typedef struct loading {
     const char *what;
@@ -82,9 +82,10 @@ static fb_status load_types(const loading *l, fb_error *err) {
     if (!fb_gguf_is_int(types->type)) return wrong_type(l, types, "integers", err);
     for (int64_t id = 0; id < vocab->ids; id++) {
         int64_t type = fb_gguf_int_at(types, id);
-        if (type != UNKNOWN && type != CONTROL && type != USER_DEFINED) continue;
+        if (type < UNKNOWN || type > UNUSED) continue;
         fb_token *token = &vocab->tokens[id];
         token->special = type != USER_DEFINED;
+        if (type == UNUSED) continue; /* only fills a number */
         FB_TRY(fb_added_insert(&l->tokenizer->raw, (fb_added_token){.id = (int32_t)id},
                                vocab->text.data + token->offset, token->size, err));
     }

@@ -11,7 +11,7 @@ for command in run info verify; do
     refuses "$command: unknown option with a value" 2 'unknown option: --foo \(' "$command" --foo=1
     refuses "$command: unknown letter" 2 'unknown option: -x \(' "$command" -x
     refuses "$command: flag with a value" 2 '--json: 1 \(takes no value\)$' "$command" --json=1
-    refuses "$command: an empty MODEL" 2 'MODEL: "" \(a directory\)$' "$command" "" $([ $command != verify ] || echo --golden x)
+    refuses "$command: an empty MODEL" 2 'MODEL: "" \(a directory or a .gguf file\)$' "$command" "" $([ $command != verify ] || echo --golden x)
 done
 refuses "two models" 2 'too many arguments: b \(see fusebox run --help\)$' run a b
 refuses "three arguments" 2 'too many arguments: c \(' run a - c

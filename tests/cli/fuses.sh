@@ -25,7 +25,7 @@ is "fuses --json: all of them" "$(grep -c '^"name":' "$work/rows")" "$(wc -w <<<
 holds "fuses --json: is JSON" jq -e . "$work/out"
 for command in fuses bench; do
     refuses "$command: unknown option" 2 "unknown option: --foo \(see fusebox $command --help\)\$" $command --foo
-    refuses "$command: an empty MODEL" 2 'MODEL: "" \(a directory\)$' $command ""
+    refuses "$command: an empty MODEL" 2 'MODEL: "" \(a directory or a .gguf file\)$' $command ""
     refuses "$command: no such model" 2 ".*/none" $command "$work/none"
     succeeds "$command --help" $command --help
 done

@@ -13,6 +13,11 @@ for word in parallel gelu 0.25 10000 1e-05 untied; do matches "info: $word" "$wo
 for op in embed layernorm linear rope attention gelu add; do matches "info: op $op" "$work/info" "(^|[^a-z])$op"; done
 succeeds "info MODEL" info tests/data/golden/llama-gqa-tied
 matches "info MODEL: architecture" "$work/out" '^architecture +llama$'
+succeeds "info of a .gguf file" info tests/data/gguf/neox-parallel-q8_0.gguf
+matches "info of a .gguf file: architecture" "$work/out" '^architecture +gpt_neox$'
+matches "info of a .gguf file: quantised weights" "$work/out" '^weights +q8_0 +200\.2 kB \(200,192 bytes, 188,416 parameters\)$'
+matches "info of a .gguf file: vectors" "$work/out" '^weights +f32 +10\.5 kB'
+refuses "info of a file that is none" 2 'models/storyteller/README.md: does not start with "GGUF"$' info models/storyteller/README.md
 succeeds "info --json" info --json
 is "info --json: one line" "$(wc -l <"$work/out")" 1
 is "info --json: layers" "$(member layers "$work/out")" 8

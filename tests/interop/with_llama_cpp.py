@@ -6,8 +6,7 @@ import ctypes, json, os, pathlib, random, subprocess, sys, tempfile, unicodedata
 
 try:
     import gguf, llama_cpp, numpy as np
-    from gguf.quants import dequantize, quantize
-    from safetensors import safe_open
+    from gguf.quants import quantize
     from safetensors.numpy import load_file, save_file
 except ImportError as missing:
     sys.exit(f"interop: not run: {missing}")
@@ -15,8 +14,19 @@ except ImportError as missing:
 BUILD = pathlib.Path(os.environ.get("BUILD", "build"))
 GOLDENS = pathlib.Path("tests/data/golden")
 STORYTELLER = pathlib.Path("models/storyteller")
-TYPES = {"f16": gguf.GGMLQuantizationType.F16, "q8_0": gguf.GGMLQuantizationType.Q8_0, "q4_0": gguf.GGMLQuantizationType.Q4_0}
-MODELS = ["neox-parallel", "neox-serial", "llama-mha", "llama-gqa-tied", "llama-linear-sharded", "llama-llama3-bias", "gpt2"]
+KINDS = gguf.GGMLQuantizationType
+TYPES = {"f16": KINDS.F16, "q8_0": KINDS.Q8_0, "q4_0": KINDS.Q4_0}
+MODELS = ["neox-parallel", "neox-serial", "llama-mha", "llama-gqa-tied", "llama-linear-sharded", "llama-llama3-bias",
+          "gpt2"]
+DIGITS = {"type": "Digits", "individual_digits": True}
+# tokenizer.ggml.pre, the test tokenizer that splits so, and what is changed in it.
+TOKENIZERS = {
+    "gpt-2": ("gpt2", lambda t: None),
+    "smollm": ("gpt2", lambda t: t.update(pre_tokenizer={"type": "Sequence", "pretokenizers": [DIGITS, t["pre_tokenizer"]]})),
+    "llama-bpe": ("llama3", lambda t: None),
+    "smaug-bpe": ("llama3", lambda t: t["model"].update(ignore_merges=False)),
+    "qwen2": ("qwen2", lambda t: None),
+}
 failures = 0
 
 
@@ -92,9 +102,9 @@ def check_tensors(directory, type_name, path):
             continue
         kind_wanted = TYPES[type_name]
         if want.shape[-1] % gguf.GGML_QUANT_SIZES[kind_wanted][0]:
-            kind_wanted = gguf.GGMLQuantizationType.F16
+            kind_wanted = KINDS.F16
         if want.ndim == 1 or to == "position_embd.weight":
-            kind_wanted = gguf.GGMLQuantizationType.F32
+            kind_wanted = KINDS.F32
         if tensor.tensor_type != kind_wanted or list(tensor.shape) != list(want.shape[::-1]):
             bad.append(f"{to}: {tensor.tensor_type.name} {tensor.shape}")
         elif quantize(want, kind_wanted).tobytes() != tensor.data.tobytes():
@@ -154,24 +164,26 @@ def texts():
 
 def check_tokens(name, directory, path):
     ours, theirs = Fusebox(directory), load_llama(path, vocab_only=True)
+    begin = theirs.metadata["tokenizer.ggml.add_bos_token"] == "true"
     strings = [text.encode() for text in texts()]
-    bad = [s for s in strings if ours.tokenize(s) != theirs.tokenize(s, add_bos=theirs.metadata["tokenizer.ggml.add_bos_token"] == "true", special=True)]
+    bad = [s for s in strings if ours.tokenize(s) != theirs.tokenize(s, add_bos=begin, special=True)]
     check(f"{name}: ids of {len(strings)} texts", not bad, f"{len(bad)} differ: {bad[:3]}")
 
 
-def with_tokenizer(folder, source):
-    """A llama of one layer without a purpose, and one of the test tokenizers, less the tokens that refuse the white space
-    around them: no GGUF file can have those."""
+def with_tokenizer(folder, source, change):
+    """A llama of one layer without a purpose, and one of the test tokenizers, less the added tokens that care about the
+    text around them: no GGUF file can have those."""
     folder.mkdir()
     tokenizer = json.loads(source.read_text())
-    tokenizer["added_tokens"] = [
-        t for t in tokenizer["added_tokens"] if t["id"] < len(tokenizer["model"]["vocab"]) and not (t["single_word"] or t["lstrip"] or t["rstrip"])
-    ]
+    size = len(tokenizer["model"]["vocab"])
+    tokenizer["added_tokens"] = [token for token in tokenizer["added_tokens"] if token["id"] < size]
+    change(tokenizer)
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     config = json.loads((GOLDENS / "llama-mha" / "config.json").read_text())
     config.update(vocab_size=512, num_hidden_layers=1, bos_token_id=0, eos_token_id=0)
     (folder / "config.json").write_text(json.dumps(config))
-    tensors = {n: x.astype(np.float16) for n, x in checkpoint(GOLDENS / "llama-mha").items() if ".layers." not in n or ".layers.0." in n}
+    tensors = {name: x.astype(np.float16) for name, x in checkpoint(GOLDENS / "llama-mha").items()}
+    tensors = {name: x for name, x in tensors.items() if ".layers." not in name or ".layers.0." in name}
     for name in ("model.embed_tokens.weight", "lm_head.weight"):
         tensors[name] = np.zeros((512, config["hidden_size"]), np.float16)
     save_file(tensors, folder / "model.safetensors")
@@ -180,7 +192,7 @@ def with_tokenizer(folder, source):
 
 def check_greedy(path, prompt, count):
     answer = subprocess.run(
-        [BUILD / "fusebox", "run", STORYTELLER, "-p", prompt, "-n", str(count), "--temp", "0", "--repeat-penalty", "1", "--json"],
+        [BUILD / "fusebox", "run", STORYTELLER, "-p", prompt, "-n", str(count), "--temp", "0", "--json"],
         check=True, capture_output=True)
     ours = json.loads(answer.stdout)["tokens"]
     llama = load_llama(path, n_ctx=512, logits_all=True)
@@ -207,8 +219,10 @@ with tempfile.TemporaryDirectory() as folder:
     check_tokens("storyteller", STORYTELLER, str(work / "storyteller-f16.gguf"))
     for prompt in ("Once upon a time", "The little dog", "\n\nOne day, the wind"):
         check_greedy(str(work / "storyteller-f16.gguf"), prompt, 64)
-    for name in ("gpt2", "llama3", "qwen2"):
-        directory = with_tokenizer(work / name, pathlib.Path(f"tests/data/tokenizer/{name}.json"))
-        check_tokens(f"tokenizer {name}", directory, write(directory, work / f"{name}.gguf", "--type", "f16"))
+    for name, (source, change) in TOKENIZERS.items():
+        directory = with_tokenizer(work / name, pathlib.Path(f"tests/data/tokenizer/{source}.json"), change)
+        path = write(directory, work / f"{name}.gguf", "--type", "f16")
+        check(f"tokenizer {name}: its name", gguf.GGUFReader(path).fields["tokenizer.ggml.pre"].contents() == name)
+        check_tokens(f"tokenizer {name}", directory, path)
 print(f"{failures} failed")
 sys.exit(failures > 0)

@@ -1,8 +1,10 @@
 /* Tokenizers from GGUF metadata: the ids of llama.cpp (tests/data/gguf/make_tokenizers.py), and refusals. */
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "support/gguf_writer.h"
 #include "support/support.h"
 #include "text/tokenizer.h"
 
@@ -84,11 +86,199 @@ static void ids_are_those_of_llama_cpp(void **state) {
     fb_gguf_free(gguf);
 }
 
+/* ---- small files made here ----------------------------------------------------------------------------- */
+
+typedef struct small {
+    const char *model, *pre;       /* NULL: not said */
+    const char *tokens[10];        /* up to NULL */
+    const char *merge;             /* NULL: no array */
+    void (*more)(fbt_bytes *file); /* further values … */
+    uint64_t more_count;           /* … so many */
+} small;
+
+static fbt_bytes write_small(const small *s) {
+    fbt_bytes file = {0};
+    uint64_t tokens = 0;
+    while (tokens < 10 && s->tokens[tokens]) tokens++;
+    fbt_gguf_start(&file, 3, 0,
+                   (s->model != NULL) + (s->pre != NULL) + (tokens > 0) + (s->merge != NULL) + s->more_count);
+    if (s->model) fbt_gguf_text(&file, "tokenizer.ggml.model", s->model);
+    if (s->pre) fbt_gguf_text(&file, "tokenizer.ggml.pre", s->pre);
+    if (tokens) fbt_gguf_texts(&file, "tokenizer.ggml.tokens", s->tokens, tokens);
+    if (s->merge) fbt_gguf_texts(&file, "tokenizer.ggml.merges", &s->merge, 1);
+    if (s->more) s->more(&file);
+    return file;
+}
+
+static fb_status load_small(const small *s, fb_tokenizer **tokenizer, fb_error *err) {
+    fbt_bytes file = write_small(s);
+    fb_gguf *gguf;
+    assert_ok(fb_gguf_parse("small", file.data, file.size, &gguf, err), err);
+    fb_status status = fb_tokenizer_from_gguf("small", gguf, tokenizer, err);
+    fb_gguf_free(gguf);
+    free(file.data);
+    return status;
+}
+
+#define T(name) "tokenizer.ggml." name
+
+static void integer_tokens(fbt_bytes *file) { fbt_gguf_array(file, T("tokens"), FB_GGUF_U32, 0); }
+static void no_tokens(fbt_bytes *file) { fbt_gguf_array(file, T("tokens"), FB_GGUF_STRING, 0); }
+static void one_type(fbt_bytes *file) {
+    fbt_gguf_array(file, T("token_type"), FB_GGUF_I32, 1);
+    fbt_put_u32(file, 1);
+}
+static void real_types(fbt_bytes *file) {
+    fbt_gguf_array(file, T("token_type"), FB_GGUF_F32, 3);
+    fbt_put(file, (float[3]){1, 1, 1}, 12);
+}
+static void bad_scores(fbt_bytes *file) {
+    fbt_gguf_array(file, T("scores"), FB_GGUF_F32, 3);
+    fbt_put(file, (float[3]){1, (float)NAN, 1}, 12);
+}
+static void integer_scores(fbt_bytes *file) {
+    fbt_gguf_array(file, T("scores"), FB_GGUF_U32, 3);
+    fbt_put(file, (uint32_t[3]){1, 1, 1}, 12);
+}
+static void add_bos(fbt_bytes *file) { fbt_gguf_bool(file, T("add_bos_token"), 1); }
+static void add_sep(fbt_bytes *file) { fbt_gguf_bool(file, T("add_sep_token"), 1); }
+static void space_prefix(fbt_bytes *file) { fbt_gguf_bool(file, T("add_space_prefix"), 1); }
+static void high_bos(fbt_bytes *file) { fbt_gguf_u32(file, T("bos_token_id"), 3); }
+static void charsmap(fbt_bytes *file) { fbt_gguf_array(file, T("precompiled_charsmap"), FB_GGUF_U8, 0); }
+
+/* Files with one thing wrong, of each of the two models. */
+#define BPE(...)                                                                                             \
+    { .model = "gpt2", .pre = "gpt-2", __VA_ARGS__ }
+#define AB(...)   BPE(.tokens = {"a", "b", "ab"}, __VA_ARGS__)
+#define MORE(...) AB(.merge = "a b", .more = __VA_ARGS__, .more_count = 1)
+#define LLAMA(...)                                                                                           \
+    { .model = "llama", .tokens = {"a", "b", "ab"}, .more = __VA_ARGS__, .more_count = 1 }
+#define F FB_ERROR_FILE
+#define U FB_ERROR_UNSUPPORTED
+
+static const struct {
+    small file;
+    fb_status status;
+    const char *words;
+} refusals[] = {
+    {{.model = "bert"}, U, T("model") ": \"bert\" (known: gpt2, llama)"},
+    {{.model = "gpt2", .pre = "tekken", .tokens = {"a"}}, U, T("pre") ": \"tekken\" (known:"},
+    {BPE(.merge = "a b"), F, T("tokens") ": missing"},
+    {BPE(.more = integer_tokens, .more_count = 1), F, T("tokens") ": array of u32 (strings)"},
+    {BPE(.more = no_tokens, .more_count = 1), F, T("tokens") ": 0 tokens"},
+    {BPE(.tokens = {"a", "b", "a"}, .merge = "a b"), F, "tokens[2]: \"a\" (token 0 already)"},
+    {BPE(.tokens = {"a", "\xff"}, .merge = "a b"), F, "tokens[1]: not UTF-8"},
+    {AB(.merge = NULL), F, T("merges") ": missing"},
+    {AB(.merge = "ab"), F, "merges[0]: \"ab\" (two tokens"},
+    {AB(.merge = "ab "), F, "merges[0]: \"ab \" (two tokens"},
+    {AB(.merge = "b a"), F, "merges[0]: \"ba\" (not in the vocabulary"},
+    {MORE(one_type), F, "token_type: 1 elements (3"},
+    {MORE(real_types), F, "token_type: array of f32"},
+    {MORE(add_bos), F, "bos_token_id: missing"},
+    {MORE(high_bos), F, "bos_token_id: 3 (0 to 2)"},
+    {MORE(add_sep), U, "add_sep_token: true"},
+    {MORE(space_prefix), U, "add_space_prefix: true"},
+    {LLAMA(charsmap), U, "precompiled_charsmap"},
+    {LLAMA(bad_scores), F, T("scores") "[1]: nan"},
+    {LLAMA(integer_scores), F, "scores: array of u32"},
+    {{.model = "llama", .tokens = {"a"}}, F, "bos_token_id: missing"},
+};
+
+static void refused(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+        fb_tokenizer *tokenizer = (fb_tokenizer *)(uintptr_t)1;
+        fb_error err = {0};
+        fb_status status = load_small(&refusals[i].file, &tokenizer, &err);
+        if (status == FB_OK) fail_msg("%s: loaded", refusals[i].words);
+        assert_null(tokenizer);
+        assert_refused(status, refusals[i].status, &err, refusals[i].words);
+    }
+}
+
+static void none(void **state) {
+    (void)state;
+    static const small files[] = {{.pre = "gpt-2"}, {.model = "none"}, {.model = "no_vocab"}};
+    for (size_t i = 0; i < 3; i++) {
+        fb_tokenizer *tokenizer = (fb_tokenizer *)(uintptr_t)1;
+        fb_error err;
+        assert_ok(load_small(&files[i], &tokenizer, &err), &err);
+        assert_null(tokenizer);
+    }
+}
+
+/* Without scores the leftmost pair merges first, whatever its id; a character that is no token may be part of
+ * one; else, without tokens for its bytes, it is the unknown token. SentencePiece's numbers hold where the
+ * file is silent. */
+static void least_llama(void **state) {
+    (void)state;
+    static const small file = {
+        .model = "llama",
+        .tokens = {"<unk>", "<s>", "</s>", "bc", "ab", "a", "aa", "aaaa", "aaaaaaaa", "\xE2\x96\x81"}};
+    static const struct {
+        const char *text;
+        int32_t ids[6];
+        int64_t count;
+    } cases[] = {
+        {"aaa", {1, 9, 6, 5}, 4},
+        {"abc bc", {1, 9, 4, 0, 9, 3}, 6},
+        {"z", {1, 9, 0}, 3},
+        {"aaaaaaaaa", {1, 9, 8, 5}, 4},
+    };
+    fb_tokenizer *tokenizer;
+    fb_error err;
+    assert_ok(load_small(&file, &tokenizer, &err), &err);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int32_t *ids;
+        int64_t count;
+        assert_ok(
+            fb_tokenizer_encode(tokenizer, cases[i].text, strlen(cases[i].text), true, &ids, &count, &err),
+            &err);
+        assert_int_equal(count, cases[i].count);
+        assert_memory_equal(ids, cases[i].ids, (size_t)count * sizeof *ids);
+        fb_free(ids);
+    }
+    fb_tokenizer_free(tokenizer);
+}
+
+static void five_types(fbt_bytes *file) {
+    fbt_gguf_array(file, T("token_type"), FB_GGUF_I32, 5);
+    fbt_put(file, (int32_t[5]){1, 1, 1, 3, 5}, 20);
+}
+
+/* Control tokens are shown if asked for; a number that is only filled is so too, but not found in a text. */
+static void types_decide(void **state) {
+    (void)state;
+    static const small file =
+        BPE(.tokens = {"a", "b", "ab", "<c>", "[P]"}, .merge = "a b", .more = five_types, .more_count = 1);
+    static const int32_t ids[] = {2, 3, 4, 0};
+    fb_tokenizer *tokenizer;
+    fb_error err;
+    char *text;
+    size_t bytes;
+    int32_t *found;
+    int64_t count;
+    assert_ok(load_small(&file, &tokenizer, &err), &err);
+    assert_ok(fb_tokenizer_decode(tokenizer, ids, 4, false, &text, &bytes, &err), &err);
+    assert_string_equal(text, "aba");
+    fb_free(text);
+    assert_ok(fb_tokenizer_decode(tokenizer, ids, 4, true, &text, &bytes, &err), &err);
+    assert_string_equal(text, "ab<c>[P]a");
+    fb_free(text);
+    assert_ok(fb_tokenizer_encode(tokenizer, "ab<c>[P]a", 9, true, &found, &count, &err), &err);
+    assert_int_equal(count, 3); /* none of "[P]" is a token but itself */
+    assert_memory_equal(found, ((int32_t[]){2, 3, 0}), 12);
+    fb_free(found);
+    fb_tokenizer_free(tokenizer);
+}
+
 int main(void) {
     static char names[][16] = {"bpe-gpt-2",     "bpe-default", "bpe-falcon", "bpe-smollm",
                                "bpe-llama-bpe", "bpe-qwen2",   "spm",        "spm-plain"};
-    struct CMUnitTest tests[8];
-    for (size_t i = 0; i < 8; i++)
-        tests[i] = (struct CMUnitTest){names[i], ids_are_those_of_llama_cpp, NULL, NULL, names[i]};
+    enum { FILES = sizeof names / sizeof *names };
+    struct CMUnitTest tests[FILES + 4] = {cmocka_unit_test(refused), cmocka_unit_test(none),
+                                          cmocka_unit_test(least_llama), cmocka_unit_test(types_decide)};
+    for (size_t i = 0; i < FILES; i++)
+        tests[4 + i] = (struct CMUnitTest){names[i], ids_are_those_of_llama_cpp, NULL, NULL, names[i]};
     return cmocka_run_group_tests_name("tokenizer of a GGUF file", tests, NULL, NULL);
 }
