@@ -536,6 +536,47 @@ FB_API fb_status fb_verify_fusion(const fb_model *model, const fb_session_option
                                   fb_fusion_report **report, fb_error *err);
 FB_API void fb_fusion_free(fb_fusion_report *report);
 
+/* ---- perplexity ------------------------------------------------------------------------------------------
+ */
+
+/* How well some tokens were foreseen. The errors are standard errors, as of independent tokens; NaN for one
+ * token alone. */
+typedef struct fb_score {
+    int64_t tokens;                      /* that were scored */
+    double nll, nll_error;               /* mean of -ln p, in nats a token */
+    double perplexity, perplexity_error; /* its exponential */
+    double seconds;
+} fb_score;
+
+/* Called many times a window. Return false to stop. */
+typedef bool (*fb_score_fn)(void *user, const fb_score *so_far, int64_t total);
+
+typedef struct fb_perplexity_options {
+    fb_session_options session; /* all but capacity, all_logits, greedy, profile and the callbacks count */
+    int64_t window;             /* tokens; 0: the model's context, at most 512 */
+    fb_score_fn on_progress;    /* may be NULL */
+    void *user;
+} fb_perplexity_options;
+
+FB_API void fb_perplexity_options_default(fb_perplexity_options *options);
+
+typedef struct fb_perplexity_report {
+    fb_score all;
+    int64_t window; /* tokens of one, with what the tokenizer puts in front */
+    int64_t window_count;
+    fb_score *windows; /* [window_count]; the last one may be shorter */
+    int32_t threads;
+    const char *isa;
+} fb_perplexity_report;
+
+/* Scores ids (of a text, without special tokens around it) in windows that do not overlap. Each begins with
+ * an empty cache and what the tokenizer puts in front of a text, such as a begin-of-text token. Every id that
+ * has a predecessor in its window is scored. Fails if a logit is NaN or +inf. */
+FB_API fb_status fb_perplexity_run(const fb_model *model, const fb_perplexity_options *options,
+                                   const int32_t *ids, int64_t count, fb_perplexity_report **report,
+                                   fb_error *err);
+FB_API void fb_perplexity_free(fb_perplexity_report *report);
+
 #ifdef __cplusplus
 }
 #endif

@@ -76,11 +76,14 @@ $(BUILD)/.commit: look
 $(BUILD)/obj/base/version.o: CFLAGS_ALL += -DFB_COMMIT='"$(COMMIT)"'
 $(BUILD)/obj/base/version.o: $(BUILD)/.commit
 
+# The sanitizers' checks take minutes to optimise, and what they find does not depend on it.
+KERNEL_OPT := $(if $(SAN)$(FUZZ),-O1,-O3)
+
 define kernel_rule
 $(BUILD)/obj/backend/cpu/%.$(1).o: src/backend/cpu/%.c | $(DEPS)
 	@mkdir -p $$(@D)
 	$$(call say,CC,$$< ($(1)))
-	$$(Q)$$(CC) $$(CFLAGS_ALL) -O3 $(ISAFLAGS_$(1)) -DFB_ISA=$(1) -DFB_ISA_$(1) -c $$< -o $$@
+	$$(Q)$$(CC) $$(CFLAGS_ALL) $(KERNEL_OPT) $(ISAFLAGS_$(1)) -DFB_ISA=$(1) -DFB_ISA_$(1) -c $$< -o $$@
 endef
 $(foreach isa,$(ISAS),$(eval $(call kernel_rule,$(isa))))
 

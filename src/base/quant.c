@@ -1,107 +1,6 @@
-#include "base/quant.h"
-
 #include <math.h>
 
-static float half_at(const uint8_t *p) { return fb_f16_to_f32((uint16_t)(p[0] | p[1] << 8)); }
-
-static void put_half(uint8_t *p, float value) {
-    uint16_t half = fb_f32_to_f16(value);
-    p[0] = (uint8_t)half;
-    p[1] = (uint8_t)(half >> 8);
-}
-
-/* ---- decoding: one block each ------------------------------------------------------------------------- */
-
-static void decode_q8_0(const uint8_t *b, float *y) {
-    float d = half_at(b);
-    for (int i = 0; i < 32; i++) y[i] = (float)(int8_t)b[2 + i] * d;
-}
-
-/* The 4-bit types of 32: byte i holds element i (low) and element i + 16 (high). */
-static void decode_q4_0(const uint8_t *b, float *y) {
-    float d = half_at(b);
-    for (int i = 0; i < 16; i++) {
-        y[i] = (float)((b[2 + i] & 15) - 8) * d;
-        y[i + 16] = (float)((b[2 + i] >> 4) - 8) * d;
-    }
-}
-
-static void decode_q4_1(const uint8_t *b, float *y) {
-    float d = half_at(b), m = half_at(b + 2);
-    for (int i = 0; i < 16; i++) {
-        y[i] = (float)(b[4 + i] & 15) * d + m;
-        y[i + 16] = (float)(b[4 + i] >> 4) * d + m;
-    }
-}
-
-/* The fifth bits of element i and i + 16 are bits i and i + 16 of a little-endian word. */
-static int fifth(const uint8_t *bits, int i) { return (bits[i / 8] >> (i % 8) & 1) << 4; }
-
-static void decode_q5_0(const uint8_t *b, float *y) {
-    float d = half_at(b);
-    for (int i = 0; i < 16; i++) {
-        y[i] = (float)(((b[6 + i] & 15) | fifth(b + 2, i)) - 16) * d;
-        y[i + 16] = (float)(((b[6 + i] >> 4) | fifth(b + 2, i + 16)) - 16) * d;
-    }
-}
-
-static void decode_q5_1(const uint8_t *b, float *y) {
-    float d = half_at(b), m = half_at(b + 2);
-    for (int i = 0; i < 16; i++) {
-        y[i] = (float)((b[8 + i] & 15) | fifth(b + 4, i)) * d + m;
-        y[i + 16] = (float)((b[8 + i] >> 4) | fifth(b + 4, i + 16)) * d + m;
-    }
-}
-
-/* Scale and offset of part j of 8: 6 bits each, packed into 12 bytes. */
-static void scale_k(const uint8_t *s, int j, int *scale, int *offset) {
-    if (j < 4) {
-        *scale = s[j] & 63;
-        *offset = s[j + 4] & 63;
-    } else {
-        *scale = (s[j + 4] & 15) | (s[j - 4] >> 6) << 4;
-        *offset = (s[j + 4] >> 4) | (s[j] >> 6) << 4;
-    }
-}
-
-/* Eight parts of 32; parts 2 j and 2 j + 1 share 32 bytes, low and high nibbles. `high`: fifth bits, or NULL.
- */
-static void decode_k(const uint8_t *b, const uint8_t *high, const uint8_t *low, float *y) {
-    float d = half_at(b), dmin = half_at(b + 2);
-    for (int j = 0; j < 8; j++) {
-        int scale, offset;
-        scale_k(b + 4, j, &scale, &offset);
-        float dj = d * (float)scale, mj = dmin * (float)offset;
-        for (int i = 0; i < 32; i++) {
-            int q = low[j / 2 * 32 + i] >> (j % 2 * 4) & 15;
-            if (high) q |= (high[i] >> j & 1) << 4;
-            y[32 * j + i] = dj * (float)q - mj;
-        }
-    }
-}
-
-static void decode_q4_k(const uint8_t *b, float *y) { decode_k(b, NULL, b + 16, y); }
-static void decode_q5_k(const uint8_t *b, float *y) { decode_k(b, b + 16, b + 48, y); }
-
-/* Two halves of 128, each four parts of 32: part p takes nibbles of 64 bytes and two bits of 32. */
-static void decode_q6_k(const uint8_t *b, float *y) {
-    float d = half_at(b + 208);
-    for (int half = 0; half < 2; half++) {
-        const uint8_t *low = b + 64 * half, *high = b + 128 + 32 * half, *scales = b + 192 + 8 * half;
-        for (int p = 0; p < 4; p++)
-            for (int i = 0; i < 32; i++) {
-                int q = (low[p % 2 * 32 + i] >> (p / 2 * 4) & 15) | (high[i] >> (2 * p) & 3) << 4;
-                y[128 * half + 32 * p + i] = d * (float)(int8_t)scales[2 * p + i / 16] * (float)(q - 32);
-            }
-    }
-}
-
-typedef void (*decode_fn)(const uint8_t *block, float *values);
-
-static const decode_fn decoders[FB_DTYPE_COUNT] = {
-    [FB_Q8_0] = decode_q8_0, [FB_Q4_0] = decode_q4_0, [FB_Q4_1] = decode_q4_1, [FB_Q5_0] = decode_q5_0,
-    [FB_Q5_1] = decode_q5_1, [FB_Q4_K] = decode_q4_k, [FB_Q5_K] = decode_q5_k, [FB_Q6_K] = decode_q6_k,
-};
+#include "base/quant_blocks.h"
 
 static void decode_floats(fb_dtype dtype, const uint8_t *from, int64_t count, float *to) {
     uint16_t half;
@@ -127,14 +26,16 @@ static void decode_floats(fb_dtype dtype, const uint8_t *from, int64_t count, fl
 }
 
 void fb_quant_decode(fb_dtype dtype, const void *from, int64_t count, float *to) {
-    if (fb_dtype_is_float(dtype)) {
+    if (fb_dtype_is_float(dtype))
         decode_floats(dtype, from, count, to);
-        return;
-    }
-    int64_t block = fb_dtype_block(dtype), bytes = fb_dtype_bytes(dtype, block);
-    decode_fn decode = decoders[dtype];
-    const uint8_t *at = from;
-    for (int64_t i = 0; i < count; i += block, at += bytes) decode(at, to + i);
+    else
+        quant_decode_blocks(dtype, from, count, to);
+}
+
+static void put_half(uint8_t *p, float value) {
+    uint16_t half = fb_f32_to_f16(value);
+    p[0] = (uint8_t)half;
+    p[1] = (uint8_t)(half >> 8);
 }
 
 /* ---- encoding ------------------------------------------------------------------------------------------

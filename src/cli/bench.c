@@ -15,7 +15,7 @@ typedef struct bench_options {
     cli_model_options model;
     const char *model_name, *compare;
     int64_t prompt, gen, reps;
-    bool prompt_given, gen_given, ops, json;
+    bool prompt_given, gen_given, ops, turns, json;
 } bench_options;
 
 /* ---- the command line ------------------------------------------------------------------------ */
@@ -41,6 +41,8 @@ static bool parse(const cli_command *command, int argc, char **argv, bench_optio
         {CLI_ROW(0, "reps", CLI_INT, &o->reps, "R", "repetitions, the variants in turns"), .range = {1, 1e5}},
         {CLI_ROW(0, "ops", CLI_FLAG, &o->ops, NULL,
                  "each fuse alone against the operators that it replaces")},
+        {CLI_ROW(0, "turns", CLI_FLAG, &o->turns, NULL,
+                 "after each repetition say so, and wait for a line on standard input")},
     };
     const cli_option output[] = {
         {CLI_ROW(0, "json", CLI_FLAG, &o->json, NULL,
@@ -85,7 +87,7 @@ static int split(const char *list, variants *v) {
 
 /* ---- the run --------------------------------------------------------------------------------- */
 
-static bool on_progress(void *user, int64_t done, int64_t total) {
+static bool show_progress(void *user, int64_t done, int64_t total) {
     const char *what = user;
     if (!isatty(STDERR_FILENO)) return true;
     if (done < total)
@@ -93,6 +95,17 @@ static bool on_progress(void *user, int64_t done, int64_t total) {
     else
         fputs("\r\033[K", stderr);
     return true;
+}
+
+/* Between repetitions the machine belongs to whoever reads this, until a line comes: so two programs can be
+ * timed in turns, both with everything loaded. */
+static bool give_turn(void *user, int64_t done, int64_t total) {
+    (void)user;
+    printf("turn %lld of %lld\n", (long long)done, (long long)total);
+    if (fflush(stdout) != 0) return false;
+    int c = done < total ? getchar() : '\n';
+    while (c != '\n' && c != EOF) c = getchar();
+    return c == '\n';
 }
 
 static int run_ops(const fb_model *model, const fb_bench_options *options, const cli_bench_setting *setting,
@@ -132,7 +145,7 @@ static int bench(const bench_options *o, const fb_model *model, const char *path
         options.prompt = o->prompt;
         options.gen = o->gen;
         options.reps = o->reps;
-        options.on_progress = on_progress;
+        options.on_progress = o->turns ? give_turn : show_progress;
         options.user = o->ops ? fuses : repetitions;
         /* The defaults give way to a small context; what was asked for must fit. */
         if (!o->prompt_given && !o->gen_given && options.prompt + options.gen > info.context)

@@ -24,6 +24,7 @@ typedef struct cli_command {
 int cli_run(const cli_command *command, int argc, char **argv);
 int cli_info(const cli_command *command, int argc, char **argv);
 int cli_verify(const cli_command *command, int argc, char **argv);
+int cli_ppl(const cli_command *command, int argc, char **argv);
 int cli_quantize(const cli_command *command, int argc, char **argv);
 int cli_fuses(const cli_command *command, int argc, char **argv);
 int cli_bench(const cli_command *command, int argc, char **argv);

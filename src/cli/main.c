@@ -9,6 +9,7 @@ static const cli_command commands[] = {
     {"info", "[MODEL] [options]", "Show what a model is and the operators it runs", cli_info},
     {"verify", "[MODEL] [--golden FILE] [options]", "Prove the fuses, or compare with a reference answer",
      cli_verify},
+    {"ppl", "[MODEL] -f FILE [options]", "Measure how well a model foresees a text: its perplexity", cli_ppl},
     {"quantize", "[MODEL] OUT.gguf [options]", "Write a model as a smaller GGUF file", cli_quantize},
     {"fuses", "[MODEL] [options]", "Show every fuse, and what it does to a model", cli_fuses},
     {"bench", "[MODEL] [options]", "Time fuses against each other on real decode steps", cli_bench},

@@ -23,6 +23,11 @@ void fb_tokenizer_pad(fb_tokenizer *tokenizer, int64_t ids) { tokenizer->limit =
 
 int64_t fb_tokenizer_vocab(const fb_tokenizer *tokenizer) { return tokenizer->bpe.vocab.ids; }
 
+const int32_t *fb_tokenizer_prefix(const fb_tokenizer *tokenizer, int64_t *count) {
+    *count = tokenizer->prefix.size;
+    return tokenizer->prefix.data;
+}
+
 /* One encoding: where its ids go, and room for every step. Nothing in the tokenizer itself is written to. */
 typedef struct encoding {
     const fb_tokenizer *tokenizer;

@@ -18,6 +18,9 @@ void fb_tokenizer_free(fb_tokenizer *tokenizer);
 
 int64_t fb_tokenizer_vocab(const fb_tokenizer *tokenizer); /* the highest id + 1 */
 
+/* The ids that the template puts in front of a text; they belong to the tokenizer. */
+const int32_t *fb_tokenizer_prefix(const fb_tokenizer *tokenizer, int64_t *count);
+
 /* Tells of a model whose vocabulary is padded to `ids`: those beyond the tokenizer's own then decode to
  * nothing instead of being an error. */
 void fb_tokenizer_pad(fb_tokenizer *tokenizer, int64_t ids);

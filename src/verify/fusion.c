@@ -8,6 +8,7 @@
 #include "base/dtype.h"
 #include "fuse/tolerance.h"
 #include "model/model.h"
+#include "verify/perplexity.h"
 #include "verify/tape.h"
 
 /* Besides its tolerance, a fuse that is not bit-identical may be no worse an answer: at most twice as far
@@ -58,14 +59,8 @@ static double distance(const fb_tape *tape, const fb_tape *truth) {
 /* exp of the mean of -ln p(the next id). */
 static double perplexity(const fb_tape *tape, const int32_t *ids) {
     double sum = 0;
-    for (int64_t t = 0; t + 1 < tape->tokens; t++) {
-        const float *logits = tape->logits + t * tape->vocab;
-        double most = (double)logits[0];
-        for (int64_t i = 1; i < tape->vocab; i++) most = fmax(most, (double)logits[i]);
-        double total = exp((double)logits[0] - most);
-        for (int64_t i = 1; i < tape->vocab; i++) total += exp((double)logits[i] - most);
-        sum += log(total) + most - (double)logits[ids[t + 1]];
-    }
+    for (int64_t t = 0; t + 1 < tape->tokens; t++)
+        sum += fb_nll(tape->logits + t * tape->vocab, tape->vocab, ids[t + 1]);
     return tape->tokens > 1 ? exp(sum / (double)(tape->tokens - 1)) : NAN;
 }
 

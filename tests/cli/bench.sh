@@ -38,6 +38,28 @@ holds "bench --ops: only what applies" test -z "$(grep swiglu "$work/out")"
 succeeds "bench --ops --json" bench tests/data/golden/gpt2 $small --ops --json
 matches "bench --ops --json: an op" "$work/out" '"fuse":"bias_act","rows":1,"agrees":true,"bit_identical":true,"max_abs":0,"plain_us":\{"median":'
 
+# ---- in turns with another program: each waits for the other
+turns() { # turns LINES: as many lines on standard input
+    status=0
+    yes | head -n "$1" | "$FUSEBOX" bench $model $small --compare none --turns --json >"$work/out" 2>"$work/err" || status=$?
+}
+model=tests/data/golden/neox-parallel
+turns 2
+is "bench --turns: exit status" "$status" 0
+is "bench --turns: every repetition, then the report" "$(cut -c 1-11 "$work/out" | paste -sd,)" 'turn 1 of 3,turn 2 of 3,turn 3 of 3,{"ok":true,'
+turns 1
+is "bench --turns: the other one has gone: exit status" "$status" 1
+matches "bench --turns: the other one has gone" "$work/err" '^fusebox: bench: stopped after 2 of 3 repetitions$'
+mkfifo "$work/turn"
+"$FUSEBOX" bench $model $small --compare none --turns <"$work/turn" >"$work/out" 2>"$work/err" &
+pid=$!
+exec 3>"$work/turn"
+for i in $(seq 100); do [ -s "$work/out" ] && break || sleep 0.1; done
+sleep 0.3
+is "bench --turns: waits" "$(cat "$work/out")" 'turn 1 of 3'
+exec 3>&-
+wait $pid
+
 # ---- what is refused
 refuses "bench: unknown fuse" 2 'fuse: "nothing" \(none, all, auto' bench $small --compare none,nothing
 refuses "bench: an empty spec" 2 'fuse: "" \(' bench $small --compare none,

@@ -154,6 +154,29 @@ FB_INLINE void packed_sums(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_
 
 /* ---- rows -------------------------------------------------------------------------------------------- */
 
+/* The low byte of each lane. */
+FB_INLINE void vi_store_bytes(int8_t *p, vi v) {
+#if defined FB_ISA_avx512
+    _mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtepi32_epi8((__m512i)v));
+#elif defined FB_ISA_avx2
+    __m128i words =
+        _mm_packs_epi32(_mm256_castsi256_si128((__m256i)v), _mm256_extracti128_si256((__m256i)v, 1));
+    _mm_storel_epi64((__m128i *)(void *)p, _mm_packs_epi16(words, words));
+#else
+    for (int k = 0; k < VW; k++) p[k] = (int8_t)v[k];
+#endif
+}
+
+FB_INLINE int32_t vi_sum(vi v) {
+#if defined FB_ISA_avx512
+    return _mm512_reduce_add_epi32((__m512i)v);
+#else
+    int32_t sum = 0;
+    for (int k = 0; k < VW; k++) sum += v[k];
+    return sum;
+#endif
+}
+
 /* One row of `n` float32 as blocks. A block that is not finite gets the scale NaN, which every product with
  * it keeps. */
 FB_INLINE void quantize_row(const float *x, int64_t n, fb_q8 *out) {
@@ -168,14 +191,13 @@ FB_INLINE void quantize_row(const float *x, int64_t n, fb_q8 *out) {
         bool finite = vf_sum(check) == 0;
         float inverse = finite && max > 0 ? 127.0f / max : 0;
         out->scale = finite ? max / 127.0f : NAN;
-        out->sum = 0;
         vi sum = {0};
         for (int i = 0; i < 32; i += VW) {
             vi q = vf_to_int(vf_round(finite ? vf_load_f32(x + i) * inverse : vf_set1(0)));
             sum += q;
-            for (int k = 0; k < VW; k++) out->q[i + k] = (int8_t)q[k];
+            vi_store_bytes(out->q + i, q);
         }
-        for (int k = 0; k < VW; k++) out->sum += sum[k];
+        out->sum = vi_sum(sum);
     }
 }
 

@@ -7,6 +7,7 @@
 
 #include "backend/cpu/packed.h"
 #include "backend/cpu/simd.h"
+#include "base/quant_blocks.h"
 
 /* Outputs that are computed before they are finished (bias, activation, …) and stored: few enough that their
  * sums stay in the first-level cache, a multiple of the tiles' widths, of a packed group and of a cache line.
@@ -107,7 +108,7 @@ static inline void decode_row(const fb_weight *w, int64_t row, int64_t k0, int64
     } else if (fb_dtype_is_float(w->dtype)) {
         FB_FOR_DTYPE(w->dtype, T, decode_floats(T, vf_address(T, data, row * w->cols + k0), count, out));
     } else {
-        fb_quant_decode(w->dtype, data + fb_dtype_bytes(w->dtype, row * w->cols + k0), count, out);
+        quant_decode_blocks(w->dtype, data + fb_dtype_bytes(w->dtype, row * w->cols + k0), count, out);
     }
 }
 
