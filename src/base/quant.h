@@ -13,7 +13,10 @@ void fb_quant_decode(fb_dtype dtype, const void *from, int64_t count, float *to)
 /* The nearest blocks to `count` values, for the types that are written: F32, F16, BF16, Q8_0, Q4_0. */
 void fb_quant_encode(fb_dtype dtype, const float *from, int64_t count, void *to);
 
-/* Activations that are multiplied with quantised weights: blocks of 32. */
+/* Activations that are multiplied with quantised weights: blocks of 32. Where nothing in a block reaches
+ * FB_Q8_LEAST, 127 over the largest would overflow: all of q is 0. */
+#define FB_Q8_LEAST 0x1p-120f
+
 typedef struct fb_q8 {
     float scale;
     int32_t sum; /* of q */

@@ -25,8 +25,8 @@ static int64_t room(const fb_weight *w) {
 }
 
 static void pack(fb_weight *w, uint8_t *to) {
-    int64_t row_bytes = fb_dtype_bytes(w->dtype, w->cols);
-    memset(to, 0, (size_t)fb_pack_bytes(w->dtype, w->rows, w->cols));
+    int64_t row_bytes = fb_dtype_bytes(w->dtype, w->cols), group = FB_PACK_ROWS * row_bytes;
+    if (w->rows % FB_PACK_ROWS) memset(to + w->rows / FB_PACK_ROWS * group, 0, (size_t)group);
     for (int64_t row = 0; row < w->rows; row++)
         fb_pack_row(w->dtype, (const uint8_t *)w->data + row * row_bytes, w->cols, row, to);
     w->data = to;

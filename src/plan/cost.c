@@ -166,7 +166,9 @@ static void count_quantize(counting *c) {
  * segment had it. */
 static void count_prepare(counting *c, int s, const fb_segment *segment, int64_t k) {
     for (int e = 0; e < s; e++)
-        if (c->op->in[e] == c->op->in[s] && c->op->weights[4 * e + 2] == c->op->weights[4 * s + 2]) return;
+        if (c->op->in[e] == c->op->in[s] && c->op->weights[4 * e + 2] == c->op->weights[4 * s + 2] &&
+            c->op->attr.segment[e].dot == segment->dot)
+            return;
     double rows = (double)c->shape.rows, elements = rows * (double)k;
     c->cost.foreign += foreign(c, value_bytes(c, c->op->in[s]));
     if (segment->norm != FB_OP_COUNT) {

@@ -31,9 +31,18 @@ static void check(fbt_random *random, fb_dtype dtype, int64_t rows, int64_t cols
         assert_memory_equal(back, data + r * row_bytes, (size_t)row_bytes);
     }
     fb_weight plain = {data, dtype, rows, cols, false}, interleaved = {packed.data, dtype, rows, cols, true};
-    for (int64_t r = 0; r < rows; r++)
+    for (int64_t r = 0; r < rows; r++) {
         for (int64_t c = 0; c < cols; c++)
             assert_true(fb_weight_get(&interleaved, r, c) == fb_weight_get(&plain, r, c));
+        for (int64_t first = 0; first < cols; first += 32)
+            for (int packed_too = 0; packed_too < 2; packed_too++) { /* all columns from `first` on */
+                const fb_weight *w = packed_too ? &interleaved : &plain;
+                float values[160];
+                fb_weight_row(w, r, first, cols - first, values);
+                for (int64_t c = first; c < cols; c++)
+                    assert_true((double)values[c - first] == fb_weight_get(&plain, r, c));
+            }
+    }
     fbt_guard_free(&packed);
     free(back);
     free(data);

@@ -15,15 +15,20 @@ typedef struct opened {
     fb_bound bound;
 } opened;
 
-static opened open_case(const char *name, uint32_t fuses) {
+static opened open_path(const char *path, uint32_t fuses, bool float_dot) {
     opened o = {.plan = malloc(sizeof(fb_plan))};
     fb_error err;
-    char *path = fbt_format(FBT_GOLDENS "/%s", name);
     assert_non_null(o.plan);
     assert_ok(fb_model_open(path, &o.model, &err), &err);
-    fb_plan_options options = {.fuses = fuses, .greedy = true};
+    fb_plan_options options = {.fuses = fuses, .greedy = true, .float_dot = float_dot};
     assert_ok(fb_plan_make(&o.model->spec->program, &options, o.plan, &err), &err);
     o.bound = (fb_bound){&o.plan->program, o.model->weights};
+    return o;
+}
+
+static opened open_case(const char *name, uint32_t fuses) {
+    char *path = fbt_format(FBT_GOLDENS "/%s", name);
+    opened o = open_path(path, fuses, false);
     free(path);
     return o;
 }
@@ -123,6 +128,58 @@ static void counts_the_cache(void **state) {
     close_case(&o);
 }
 
+static void assert_work(fb_cost c, fb_term term, double calls, double units) {
+    assert_true(c.work[term].calls == calls && c.work[term].units == units);
+}
+
+/* Q8_0: 34 bytes for 32 weights; a row of 64 is 2 blocks of 40 bytes. Of two lanes each has half. */
+static void counts_quantised(void **state) {
+    (void)state;
+    static const char path[] = "tests/data/gguf/neox-parallel-q8_0.gguf";
+    const int64_t qkv = 192 * 64 / 32 * 34 + 192 * 4;
+    opened o = open_path(path, 0, false);
+    fb_cost quantize = cost_of(&o, FB_BODY, FB_OP_QUANTIZE, 0, &step);
+    assert_cost(quantize, 0, 64 * 4, 80, 0, 4 * 64);
+    assert_work(quantize, FB_TERM_QUANTIZE, 1, 32);
+    fb_cost linear = cost_of(&o, FB_BODY, FB_OP_LINEAR, 0, &step);
+    assert_cost(linear, qkv, 80, 192 * 4, 0, 2 * 192 * 64 + 192);
+    assert_work(linear, FB_TERM_ONE_Q8_0, 96, 96 * 64);
+    assert_work(linear, FB_TERM_QUANTIZE, 0, 0);
+    assert_work(linear, FB_TERM_DECODED, 0, 0);
+    close_case(&o);
+    /* Within: every lane quantises the whole row. */
+    o = open_path(path, FB_FUSE_BIT(FB_FUSE_QUANT_GEMM), false);
+    linear = cost_of(&o, FB_BODY, FB_OP_LINEAR, 0, &step);
+    assert_cost(linear, qkv, 64 * 4, 192 * 4, 0, 2 * 192 * 64 + 192 + 4 * 64);
+    assert_work(linear, FB_TERM_ONE_Q8_0, 96, 96 * 64);
+    assert_work(linear, FB_TERM_QUANTIZE, 1, 64);
+    close_case(&o);
+    o = open_path(path, 0, true);
+    linear = cost_of(&o, FB_BODY, FB_OP_LINEAR, 0, &step);
+    assert_work(linear, FB_TERM_ONE_F32, 96, 96 * 64);
+    assert_work(linear, FB_TERM_DECODED, 96, 96 * 64);
+    assert_work(linear, FB_TERM_ONE_Q8_0, 0, 0);
+    close_case(&o);
+}
+
+/* Segments of one input prepare it once, unless one quantises it and the other one does not. */
+static void counts_an_input_once(void **state) {
+    (void)state;
+    opened o = open_path("tests/data/gguf/neox-parallel-q8_0.gguf",
+                         FB_FUSE_BIT(FB_FUSE_QUANT_GEMM) | FB_FUSE_BIT(FB_FUSE_QKV_UP), false);
+    fb_op *op = o.plan->program.ops[FB_BODY];
+    while (op->kind != FB_OP_LINEAR_GROUP) op++;
+    assert_work(cost_of(&o, FB_BODY, FB_OP_LINEAR_GROUP, 0, &step), FB_TERM_QUANTIZE, 2, 2 * 64);
+    op->in[1] = op->in[0];
+    fb_cost one = cost_of(&o, FB_BODY, FB_OP_LINEAR_GROUP, 0, &step);
+    assert_work(one, FB_TERM_QUANTIZE, 1, 64);
+    op->attr.segment[1].dot = FB_DOT_FLOAT;
+    fb_cost mixed = cost_of(&o, FB_BODY, FB_OP_LINEAR_GROUP, 0, &step);
+    assert_work(mixed, FB_TERM_QUANTIZE, 1, 64);
+    assert_true(mixed.foreign == 2 * one.foreign && one.foreign > 0);
+    close_case(&o);
+}
+
 /* Fusing never changes the weights or the cache that are read. */
 static void fusing_keeps_weights(void **state) {
     (void)state;
@@ -148,6 +205,8 @@ int main(void) {
         cmocka_unit_test(counts_neox),
         cmocka_unit_test(counts_llama),
         cmocka_unit_test(counts_gpt2_in_prefill),
+        cmocka_unit_test(counts_quantised),
+        cmocka_unit_test(counts_an_input_once),
         cmocka_unit_test(counts_fused),
         cmocka_unit_test(counts_the_cache),
         cmocka_unit_test(fusing_keeps_weights),

@@ -12,13 +12,26 @@ enum { MAX_COPIES = 256 };
 static void *copies[MAX_COPIES];
 static int copied;
 
-/* Matrices whose rows are whole blocks become `dtype`; a matrix that several layers share stays shared. */
-static int64_t retype(fb_model *m, fb_dtype dtype, fbt_random *random) {
+/* Which type a matrix gets: the same one everywhere; in every other layer; in every other matrix of a layer.
+ */
+typedef enum spread { EVERYWHERE, BY_LAYER, BY_MATRIX } spread;
+
+static fb_dtype type_of(const fb_program *p, int64_t index, fb_dtype dtype, spread how) {
+    int64_t number = how == BY_LAYER ? index % p->layers : 0;
+    for (int64_t slot = 0; how == BY_MATRIX && slot < index / p->layers; slot++)
+        number += !p->slots[slot].vector;
+    return number % 2 ? FB_Q5_0 : dtype;
+}
+
+/* Matrices whose rows are whole blocks become `wanted`, or other ones FB_Q5_0; a matrix that several layers
+ * share stays shared. */
+static int64_t retype(fb_model *m, fb_dtype wanted, spread how, fbt_random *random) {
     const fb_program *p = &m->spec->program;
     int64_t changed = 0;
     for (int64_t i = 0; i < p->slot_count * p->layers; i++) {
         fb_weight *w = &m->weights[i];
         const fb_slot *slot = &p->slots[i / p->layers];
+        fb_dtype dtype = type_of(p, i, wanted, how);
         if (slot->vector || w->cols % fb_dtype_block(dtype)) continue;
         if (!slot->per_layer && i % p->layers) {
             *w = w[-1];
@@ -42,12 +55,12 @@ static int64_t quantize_ops(const fb_model *m) {
     return count;
 }
 
-static void prove(const char *path, fb_dtype dtype, const fb_session_options *o, int64_t quantizes,
-                  fbt_random *random) {
+static void prove(const char *path, fb_dtype dtype, spread how, const fb_session_options *o,
+                  int64_t quantizes, fbt_random *random) {
     fb_model *m;
     fb_error err;
     assert_ok(fb_model_open(path, &m, &err), &err);
-    assert_true(retype(m, dtype, random) > 0);
+    assert_true(retype(m, dtype, how, random) > 0);
     assert_ok(fb_model_pack(m, &err), &err);
     assert_ok(fb_model_lower(m, &err), &err);
     if (quantize_ops(m) != quantizes)
@@ -88,16 +101,34 @@ static void blocks_of_32(void **state) {
     fbt_random random = fbt_random_start(61);
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
         for (int dtype = FB_Q8_0; dtype <= FB_Q5_1; dtype++) {
+            /* What is decoded is decoded by one function: one such type a model. */
+            if (dtype > FB_Q4_0 && (size_t)(dtype - FB_Q4_1) != i % 3) continue;
             int64_t quantizes = fb_pack_has((fb_dtype)dtype) ? models[i].quantizes : 0;
             fb_session_options o = {.threads = 2, .act = FB_F32, .fuse = "auto"};
-            prove(models[i].path, (fb_dtype)dtype, &o, quantizes, &random);
+            prove(models[i].path, (fb_dtype)dtype, EVERYWHERE, &o, quantizes, &random);
             if (!quantizes) continue;
             o.float_dot = true;
-            prove(models[i].path, (fb_dtype)dtype, &o, quantizes, &random);
+            if (((size_t)dtype + i) % 2)
+                prove(models[i].path, (fb_dtype)dtype, EVERYWHERE, &o, quantizes, &random);
             o = (fb_session_options){
                 .threads = 2, .act = i % 2 ? FB_F16 : FB_BF16, .exact = true, .fuse = "auto"};
-            prove(models[i].path, (fb_dtype)dtype, &o, quantizes, &random);
+            prove(models[i].path, (fb_dtype)dtype, EVERYWHERE, &o, quantizes, &random);
         }
+}
+
+/* Several types in one file. By layer, only the head has one for all: what layers multiply with floats, some
+ * of them decode from packed rows. By matrix, some projections of a value multiply integers and others
+ * floats.
+ */
+static void mixed_types(void **state) {
+    (void)state;
+    fbt_random random = fbt_random_start(64);
+    fb_session_options o = {.threads = 2, .act = FB_F32, .fuse = "auto"};
+    prove(models[0].path, FB_Q8_0, BY_LAYER, &o, 1, &random);
+    prove(models[2].path, FB_Q4_0, BY_LAYER, &o, 1, &random);
+    o.act = FB_BF16;
+    prove(models[0].path, FB_Q4_0, BY_MATRIX, &o, 2, &random);
+    prove(models[2].path, FB_Q8_0, BY_MATRIX, &o, 4, &random);
 }
 
 static void blocks_of_256(void **state) {
@@ -105,7 +136,8 @@ static void blocks_of_256(void **state) {
     fbt_random random = fbt_random_start(62);
     for (int dtype = FB_Q4_K; dtype <= FB_Q6_K; dtype++) {
         fb_session_options o = {.threads = 2, .act = FB_F32, .fuse = "auto"};
-        prove(FBT_GOLDENS "/neox-parallel", (fb_dtype)dtype, &o, 0, &random); /* its down projection only */
+        prove(FBT_GOLDENS "/neox-parallel", (fb_dtype)dtype, EVERYWHERE, &o, 0,
+              &random); /* its down projection only */
     }
 }
 
@@ -124,7 +156,7 @@ static void other_instruction_sets(void **state) {
             fb_session_free(session);
             fb_model_free(m);
             if (here)
-                prove(models[0].path, (fb_dtype)dtype, &o, models[0].quantizes, &random);
+                prove(models[0].path, (fb_dtype)dtype, EVERYWHERE, &o, models[0].quantizes, &random);
             else
                 print_message("# %s: not on this machine\n", isas[i]);
         }
@@ -133,6 +165,7 @@ static void other_instruction_sets(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(blocks_of_32),
+        cmocka_unit_test(mixed_types),
         cmocka_unit_test(blocks_of_256),
         cmocka_unit_test(other_instruction_sets),
     };

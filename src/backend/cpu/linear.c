@@ -46,8 +46,9 @@ FB_INLINE void normalise_rows(fb_dtype t, const fb_call *call, int s, int64_t k,
 /* Whether an earlier segment e has prepared the same. */
 static bool same_input(const fb_call *call, int e, int s) {
     const fb_segment *a = &call->attr.segment[e], *b = &call->attr.segment[s];
-    return call->in[e].data == call->in[s].data && a->norm == b->norm && a->eps == b->eps &&
-           a->dot == b->dot && call->weights[4 * e + 2].data == call->weights[4 * s + 2].data &&
+    return call->in[e].data == call->in[s].data && call->weights[4 * e].cols == call->weights[4 * s].cols &&
+           a->norm == b->norm && a->eps == b->eps && a->dot == b->dot &&
+           call->weights[4 * e + 2].data == call->weights[4 * s + 2].data &&
            call->weights[4 * e + 3].data == call->weights[4 * s + 3].data;
 }
 

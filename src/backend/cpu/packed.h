@@ -189,7 +189,7 @@ FB_INLINE void quantize_row(const float *x, int64_t n, fb_q8 *out) {
         }
         float max = vf_max_of(most) + 0.0f; /* never -0 */
         bool finite = vf_sum(check) == 0;
-        float inverse = finite && max > 0 ? 127.0f / max : 0;
+        float inverse = finite && max >= FB_Q8_LEAST ? 127.0f / max : 0;
         out->scale = finite ? max / 127.0f : NAN;
         vi sum = {0};
         for (int i = 0; i < 32; i += VW) {

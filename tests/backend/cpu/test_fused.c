@@ -266,15 +266,16 @@ static void linear_group(void **state) {
 }
 
 /* The same with quantised weights: decoded to floats, or packed, with inputs that are quantised before or
- * within. The reference takes no part: it quantises what it has not rounded. */
+ * within; or within for every other segment, while its neighbours have floats, as in a file of several types.
+ * The reference takes no part: it quantises what it has not rounded. */
 static void quantised_group(void **state) {
     (void)state;
-    enum { CASES = sizeof groups / sizeof *groups };
+    enum { CASES = sizeof groups / sizeof *groups, MIXED = FB_DOT_QUANTIZE + 1 };
     for (size_t c = 0; c < 2 * CASES; c++) FOR_KERNELS(isa, t) {
             const group_case *g = &groups[c / 2];
             fb_dtype type = c % 2 ? FB_Q4_0 : FB_Q8_0;
             if (t == FB_F64) continue;
-            for (int dot = FB_DOT_FLOAT; dot <= FB_DOT_QUANTIZE; dot++) {
+            for (int dot = FB_DOT_FLOAT; dot <= MIXED; dot++) {
                 if (dot == FB_DOT_GIVEN && g->norm[0] != NO) continue;
                 fb_call call = {.attr = {.segments = g->segments, .combine = g->combine}};
                 fb_view want[3], residual = {0};
@@ -283,6 +284,7 @@ static void quantised_group(void **state) {
                     fb_weight *w = &call.weights[4 * s];
                     bool again = g->inputs && s;
                     fb_dot mine = dot == FB_DOT_GIVEN && g->norm[s] != NO ? FB_DOT_QUANTIZE : (fb_dot)dot;
+                    if (dot == MIXED) mine = s % 2 ? FB_DOT_FLOAT : FB_DOT_QUANTIZE;
                     call.in[s] = again ? call.in[0] : filled(t, 1, k, s);
                     if (mine == FB_DOT_GIVEN && !again) call.in[s] = quantized(isa, call.in[s]);
                     w[0] = packed(weight(type, n, k, 0));
@@ -315,6 +317,81 @@ static void quantised_group(void **state) {
         }
 }
 
+/* One weight for two projections, of x's first columns and of all of them: what the first one prepared is not
+ * what the second one needs. */
+static void columns_of_one_input(void **state) {
+    (void)state;
+    FOR_KERNELS(isa, t) for (int dot = FB_DOT_FLOAT; dot <= FB_DOT_QUANTIZE && t != FB_F64; dot += 2) {
+        fb_view x = filled(t, 1, 64, 0), want[2];
+        fb_call call = {.attr = {.segments = 2, .combine = FB_COMBINE_NONE}, .in = {x, x}};
+        call.in[0].width = call.in[0].head_stride = 32;
+        for (int s = 0; s < 2; s++) {
+            call.attr.segment[s] = (fb_segment){NO, NO, 0, (fb_dot)dot};
+            call.weights[4 * s] = packed(weight(FB_Q8_0, 19, 32 + 32 * s, 0));
+            want[s] = plain_segment_of(isa, t, &call, s);
+            call.out[s] = view(t, 1, 19, 0);
+        }
+        run(isa, FB_OP_LINEAR_GROUP, call, 2);
+        for (int s = 0; s < 2; s++) same(isa, "columns of one input", &call.out[s], &want[s]);
+        give_back();
+    }
+}
+
+/* The reference quantises within as it does before, where nothing is rounded in between. */
+static void reference_quantises(void **state) {
+    (void)state;
+    const fb_isa *isa = fb_isa_table;
+    while (isa->name && strcmp(isa->name, "ref") != 0) isa++;
+    assert_non_null(isa->name);
+    for (int64_t k = 32; k <= 608; k += 288) { /* 608: more columns than it decodes at once */
+        fb_view x = filled(FB_F32, 1, k, 0), out = view(FB_F32, 1, 21, 0);
+        fb_call call = {.attr = {.segments = 1}, .in = {x}, .out = {out}};
+        call.attr.segment[0] = (fb_segment){NO, NO, 0, FB_DOT_QUANTIZE};
+        call.weights[0] = packed(weight(FB_Q4_0, 21, k, 0));
+        fb_view want = plain_segment_of(isa, FB_F32, &call, 0);
+        run(isa, FB_OP_LINEAR_GROUP, call, 1);
+        same(isa, "linear_group", &out, &want);
+        /* And that is not the product of floats. */
+        call.attr.segment[0].dot = FB_DOT_FLOAT;
+        run(isa, FB_OP_LINEAR_GROUP, call, 1);
+        assert_memory_not_equal(out.data, want.data, ROWS * 21 * sizeof(float));
+        give_back();
+    }
+}
+
+/* More rows than are taken at once: each gives the bits that it gives alone. */
+static void many_rows(void **state) {
+    (void)state;
+    enum { MANY = 133, K = 64, N = 20 };
+    static const int64_t rows[] = {0, 127, 128, MANY - 1};
+    FOR_KERNELS(isa, t) for (int c = 0; c < 4 && t != FB_F64; c++) {
+        fb_dot dot = c < 2 ? FB_DOT_FLOAT : c == 2 ? FB_DOT_GIVEN : FB_DOT_QUANTIZE;
+        fb_view x = {take(MANY * K * fb_dtype_size(t)), t, 1, K, K, K};
+        fb_view y = {take(MANY * N * fb_dtype_size(t)), t, 1, N, N, N};
+        for (int64_t i = 0; i < MANY * K; i++) fb_dtype_set(t, x.data, i, fbt_random_normal(&random_numbers));
+        fb_call call = {.rows = MANY, .in = {x}, .out = {y}, .attr.segment[0].dot = dot};
+        call.weights[0] = c ? packed(weight(FB_Q8_0, N, K, 0)) : weight(FB_F16, N, K, 0);
+        if (dot == FB_DOT_GIVEN) {
+            int64_t width = fb_q8_floats(K);
+            call.in[0] = (fb_view){take(MANY * width * 4), FB_F32, 1, width, width, width};
+            run(isa, FB_OP_QUANTIZE, (fb_call){.rows = MANY, .in = {x}, .out = {call.in[0]}}, 1);
+        }
+        run(isa, FB_OP_LINEAR, call, 2);
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+            int64_t row = rows[i];
+            fb_call one = call;
+            fb_view alone = view(t, 1, N, 0);
+            one.rows = 1;
+            one.in[0].data = fb_view_at(&call.in[0], row, 0);
+            one.out[0] = alone;
+            run(isa, FB_OP_LINEAR, one, 1);
+            if (memcmp(alone.data, fb_view_at(&y, row, 0), (size_t)(N * fb_dtype_size(t))) != 0)
+                fail_msg("%s, %s, case %d: row %lld of many", isa->name, fb_dtype_name(t), c, (long long)row);
+        }
+        give_back();
+    }
+}
+
 /* Equal columns, in one lane's part and in another's: the first one wins. */
 static void head_argmax(void **state) {
     (void)state;
@@ -344,6 +421,40 @@ static void head_argmax(void **state) {
             }
         }
     }
+}
+
+/* With packed weights: the best of what the plain head stores. */
+static void head_argmax_packed(void **state) {
+    (void)state;
+    enum { K = 96, VOCAB = 120 };
+    FOR_KERNELS(isa, t)
+    for (int dot = FB_DOT_FLOAT; dot <= FB_DOT_QUANTIZE && t != FB_F64; dot++) FOR_LANES(lanes) {
+            fb_view x = filled(t, 1, K, 0), best = view(FB_F32, 1, 2 * lanes, 0);
+            fb_call call = {.in = {x}, .out = {best}, .act = t, .attr.segment[0].dot = (fb_dot)dot};
+            call.weights[0] = packed(weight(dot == FB_DOT_GIVEN ? FB_Q4_0 : FB_Q8_0, VOCAB, K, 0));
+            if (dot == FB_DOT_GIVEN) call.in[0] = quantized(isa, x);
+            fb_call plain = call;
+            fb_view logits = plain.out[0] = view(t, 1, VOCAB, 0);
+            if (dot == FB_DOT_QUANTIZE) {
+                plain.in[0] = quantized(isa, x);
+                plain.attr.segment[0].dot = FB_DOT_GIVEN;
+            }
+            run(isa, FB_OP_LINEAR, plain, 1);
+            run(isa, FB_OP_HEAD_ARGMAX, call, lanes);
+            for (int64_t row = 0; row < ROWS; row++) {
+                const float *b = fb_view_at(&best, row, 0);
+                const void *l = fb_view_at(&logits, row, 0);
+                for (int32_t lane = 0; lane < lanes; lane++) {
+                    int64_t begin, end, want;
+                    fb_pool_share(VOCAB, 16, lane, lanes, &begin, &end);
+                    for (int64_t i = want = begin; i < end; i++)
+                        if (fb_dtype_get(t, l, i) > fb_dtype_get(t, l, want)) want = i;
+                    assert_int_equal((int64_t)b[2 * lane + 1], want);
+                    assert_true((double)b[2 * lane] == fb_dtype_get(t, l, want));
+                }
+            }
+            give_back();
+        }
 }
 
 /* The first and the last column of the vocabulary, of a block and of a lane's part can win. */
@@ -557,9 +668,19 @@ static int start(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(elementwise),     cmocka_unit_test(add_norm),    cmocka_unit_test(linear_group),
-        cmocka_unit_test(quantised_group), cmocka_unit_test(head_argmax), cmocka_unit_test(head_argmax_edges),
-        cmocka_unit_test(head_argmax_nan), cmocka_unit_test(rope_kv),     cmocka_unit_test(attention),
+        cmocka_unit_test(elementwise),
+        cmocka_unit_test(add_norm),
+        cmocka_unit_test(linear_group),
+        cmocka_unit_test(quantised_group),
+        cmocka_unit_test(columns_of_one_input),
+        cmocka_unit_test(reference_quantises),
+        cmocka_unit_test(many_rows),
+        cmocka_unit_test(head_argmax),
+        cmocka_unit_test(head_argmax_packed),
+        cmocka_unit_test(head_argmax_edges),
+        cmocka_unit_test(head_argmax_nan),
+        cmocka_unit_test(rope_kv),
+        cmocka_unit_test(attention),
     };
     return cmocka_run_group_tests(tests, start, NULL);
 }

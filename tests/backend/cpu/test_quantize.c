@@ -43,7 +43,27 @@ static void not_finite(void **state) {
         }
 }
 
+/* Numbers whose reciprocals overflow: the last that has integers, and the first that is all zeros. Zeros and
+ * smaller ones beside it are 0 either way. */
+static void tiny(void **state) {
+    (void)state;
+    for (const fb_isa *isa = fb_isa_table; isa->name; isa++)
+        for (int least = 0; isa->available() && least < 3; least++) {
+            static const float most[] = {0x1p-120f, 0x1.fffffep-121f, 0x1p-149f};
+            float x[32] = {[5] = 0x1p-149f, [7] = -most[least]}, scratch[32] __attribute__((aligned(64)));
+            fb_q8 out;
+            fb_call call = {.rows = 1,
+                            .in = {{x, FB_F32, 1, 32, 32, 32}},
+                            .out = {{&out, FB_F32, 1, fb_q8_floats(32), fb_q8_floats(32), fb_q8_floats(32)}}};
+            isa->kernels[FB_OP_QUANTIZE](&call, &(fb_lane){0, 1, scratch});
+            for (int i = 0; i < 32; i++) assert_int_equal(out.q[i], i == 7 && least == 0 ? -127 : 0);
+            assert_int_equal(out.sum, least == 0 ? -127 : 0);
+            assert_true(out.scale >= 0 && out.scale <= 0x1p-120f);
+        }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(blocks), cmocka_unit_test(not_finite)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(blocks), cmocka_unit_test(not_finite),
+                                       cmocka_unit_test(tiny)};
     return kernel_run_family("quantize", tests, sizeof tests / sizeof *tests);
 }

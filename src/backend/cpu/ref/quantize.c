@@ -5,7 +5,7 @@ fb_q8 ref_quantized(const double *x) {
     double most = 0, check = 0;
     REF_FOR(i, 32) most = fmax(most, fabs(x[i])), check += x[i] * 0;
     block.scale = check == 0 ? (float)(most / 127) : NAN;
-    for (int i = 0; i < 32 && check == 0 && most > 0; i++) {
+    for (int i = 0; i < 32 && check == 0 && most >= (double)FB_Q8_LEAST; i++) {
         /* In float32, as the kernels multiply: a tie is rounded the same way. */
         block.q[i] = (int8_t)nearbyint((double)(float)(x[i] * (double)(float)(127 / most)));
         block.sum += block.q[i];
