@@ -176,7 +176,7 @@ static fb_status write_row(quantizer *q, const item *t, int64_t row, fb_error *e
     int64_t cols = t->weight.cols, size = fb_dtype_bytes(t->type, cols);
     if (t->weight.dtype == t->type) return fb_gguf_writer_data(q->writer, from, size, err);
     fb_quant_decode(t->weight.dtype, from, cols, q->values);
-    fb_quant_encode(t->type, q->values, cols, q->to);
+    fb_quant_search(t->type, q->values, cols, q->to);
     fb_quant_decode(t->type, q->to, cols, q->back);
     FB_TRY(add_error(q, t, row, err));
     return fb_gguf_writer_data(q->writer, q->to, size, err);
