@@ -16,9 +16,8 @@ typedef struct quantize_options {
 
 static const char notes[] = CLI_MODEL_NOTES
     "OUT.gguf gets the whole model: weights, hyperparameters and tokenizer. Matrices are of the type asked\n"
-    "for, or of f16 where their rows are no whole blocks of it; vectors are of f32. With q8_0 and q4_0, "
-    "biases\n"
-    "are corrected by what the rounding of their matrix adds on average, as far as the weights tell.\n";
+    "for, or of f16 where their rows are no whole blocks of it; vectors are of f32. With q4_0, biases are\n"
+    "corrected by what the rounding of their matrix adds on average, as far as the weights tell.\n";
 
 static bool parse(const cli_command *command, int argc, char **argv, quantize_options *o, int *status) {
     static const char *const types[] = {"f16", "q8_0", "q4_0", NULL};
