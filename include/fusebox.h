@@ -287,19 +287,24 @@ typedef struct fb_quantize_kind {
     fb_dtype type;
     bool no_blocks; /* kept in F16, because its rows are no whole blocks of what was asked for */
     int64_t tensors, weights, bytes;
-    double rel;     /* norm of the error over the norm of the weights */
-    double max_abs; /* largest error of a weight */
+    int64_t corrected; /* tensors that are biases, less what the rounding of their matrix adds on average */
+    double rel;        /* norm of the error over the norm of the weights */
+    double max_abs;    /* largest error of a weight */
 } fb_quantize_kind;
 
 typedef struct fb_quantize_report {
     int64_t weights;
     int64_t bytes_before, bytes_after; /* of the weights */
     int64_t file_bytes;                /* of the file: with its metadata */
+    int64_t corrected;                 /* biases */
     int32_t kind_count;
     fb_quantize_kind kinds[64];
 } fb_quantize_report;
 
 /* Writes the model as a GGUF file, tokenizer included: matrices in the types asked for, vectors in F32.
+ * Scales of Q4_0 are searched for the least squared error. Where a matrix becomes Q4_0, its linear's
+ * bias is corrected by the mean of the error, if the mean of the linear's input can be told from the weights:
+ * after a LayerNorm, GELU or attention.
  * Refuses a model that such a file cannot describe. Under `path` there is the whole file or none. */
 FB_API fb_status fb_model_quantize(const fb_model *model, const char *path,
                                    const fb_quantize_options *options, fb_quantize_report *report,

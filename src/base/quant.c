@@ -75,9 +75,80 @@ static void encode_q4_0(const float *x, uint8_t *b) {
     }
 }
 
+/* ---- searching -----------------------------------------------------------------------------------------
+ * Loops of 32 without a sum, and sums in 8 lanes of a written order: they become vectors, and vectors of any
+ * width give the same bits. */
+
+/* The sum of a[i] b[i]. */
+static float dot_32(const float *a, const float *b) {
+    float sums[8];
+    for (int i = 0; i < 8; i++)
+        sums[i] = (a[i] * b[i] + a[i + 8] * b[i + 8]) + (a[i + 16] * b[i + 16] + a[i + 24] * b[i + 24]);
+    return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
+}
+
+/* x in steps of d, as the integers q of -8 to 7. */
+static void step_q4_0(const float *x, float d, float *q) {
+    float inverse = 1 / d;
+    for (int i = 0; i < 32; i++) {
+        float number = x[i] * inverse + 8.5f;
+        number = number > 0 ? number : 0;
+        number = number < 15 ? number : 15;
+        q[i] = (float)(int)number - 8;
+    }
+}
+
+static void put_q4_0(float d, const float *q, uint8_t *b) {
+    put_half(b, d);
+    for (int i = 0; i < 16; i++) b[2 + i] = (uint8_t)(((int)q[i] + 8) | ((int)q[i + 16] + 8) << 4);
+}
+
+/* The step to begin with, among those that make the element of largest magnitude +-6 to +-9.5: beyond the
+ * range it is clipped, which a finer step for all others may be worth. Integers q have a best step, sum(x q)
+ * / sum(q q), and with it the squared error is sum(x x) less sum(x q)^2 / sum(q q): the largest wins. */
+static float first_step_q4_0(const float *x) {
+    float most = 0, best = 0, step = 0, q[32];
+    for (int i = 0; i < 32; i++) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+    for (int k = 0; k < 30; k++) {
+        step_q4_0(x, most / (6 + 0.25f * (float)(k / 2)) * (k % 2 ? -1 : 1), q);
+        float products = dot_32(x, q), squares = dot_32(q, q);
+        if (products * products > best * squares) {
+            best = products * products / squares;
+            step = products / squares;
+        }
+    }
+    return step;
+}
+
+/* The block of the best step, rounded to float16, and of those that its integers and theirs want in turn.
+ * Where none is better, encode_q4_0's block stays; so it does with values that are no numbers, whose errors
+ * compare as false. */
+static void search_q4_0(const float *x, uint8_t *b) {
+    float errors[32], q[32], step = first_step_q4_0(x);
+    encode_q4_0(x, b);
+    decode_q4_0(b, errors);
+    for (int i = 0; i < 32; i++) errors[i] -= x[i];
+    float least = dot_32(errors, errors);
+    for (int round = 0; round < 3; round++) {
+        float d = fb_f16_to_f32(fb_f32_to_f16(step));
+        if (!(fabsf(d) > 0 && fabsf(d) < INFINITY)) return;
+        step_q4_0(x, d, q);
+        for (int i = 0; i < 32; i++) errors[i] = x[i] - d * q[i];
+        float error = dot_32(errors, errors);
+        if (error < least) {
+            least = error;
+            put_q4_0(d, q, b);
+        }
+        step = dot_32(x, q) / dot_32(q, q);
+    }
+}
+
+/* ---- by type ------------------------------------------------------------------------------------------- */
+
 typedef void (*encode_fn)(const float *values, uint8_t *block);
 
 static const encode_fn encoders[FB_DTYPE_COUNT] = {[FB_Q8_0] = encode_q8_0, [FB_Q4_0] = encode_q4_0};
+static const encode_fn searchers[FB_DTYPE_COUNT] = {[FB_Q8_0] = encode_q8_0, [FB_Q4_0] = search_q4_0};
 
 static void encode_floats(fb_dtype dtype, const float *from, int64_t count, uint8_t *to) {
     uint16_t half;
@@ -102,12 +173,20 @@ static void encode_floats(fb_dtype dtype, const float *from, int64_t count, uint
     }
 }
 
-void fb_quant_encode(fb_dtype dtype, const float *from, int64_t count, void *to) {
+static void encode_blocks(const encode_fn *functions, fb_dtype dtype, const float *from, int64_t count,
+                          uint8_t *to) {
     if (fb_dtype_is_float(dtype)) {
         encode_floats(dtype, from, count, to);
         return;
     }
     int64_t block = fb_dtype_block(dtype), bytes = fb_dtype_bytes(dtype, block);
-    uint8_t *at = to;
-    for (int64_t i = 0; i < count; i += block, at += bytes) encoders[dtype](from + i, at);
+    for (int64_t i = 0; i < count; i += block, to += bytes) functions[dtype](from + i, to);
+}
+
+void fb_quant_encode(fb_dtype dtype, const float *from, int64_t count, void *to) {
+    encode_blocks(encoders, dtype, from, count, to);
+}
+
+void fb_quant_search(fb_dtype dtype, const float *from, int64_t count, void *to) {
+    encode_blocks(searchers, dtype, from, count, to);
 }

@@ -16,7 +16,8 @@ typedef struct quantize_options {
 
 static const char notes[] = CLI_MODEL_NOTES
     "OUT.gguf gets the whole model: weights, hyperparameters and tokenizer. Matrices are of the type asked\n"
-    "for, or of f16 where their rows are no whole blocks of it; vectors are of f32.\n";
+    "for, or of f16 where their rows are no whole blocks of it; vectors are of f32. With q4_0, biases are\n"
+    "corrected by what the rounding of their matrix adds on average, as far as the weights tell.\n";
 
 static bool parse(const cli_command *command, int argc, char **argv, quantize_options *o, int *status) {
     static const char *const types[] = {"f16", "q8_0", "q4_0", NULL};
@@ -58,7 +59,7 @@ static void print_kind(const fb_quantize_kind *k) {
     if (k->rel > 0)
         printf("  %9.2e  %9.2e", k->rel, k->max_abs);
     else
-        printf("  %9s  %9s", "exact", "");
+        printf("  %9s  %9s", k->corrected ? "corrected" : "exact", "");
     puts(k->no_blocks ? "  rows are no whole blocks" : "");
 }
 
@@ -70,6 +71,7 @@ static void print_report(const quantize_options *o, const char *path, const fb_q
     printf("%-20s  %sB before", "weights", cli_format_scaled((double)r->bytes_before, text));
     printf(", %sB after", cli_format_scaled((double)r->bytes_after, text));
     printf(": %.2f bits a weight\n", bits_a_weight(r));
+    printf("%-20s  %" PRId64 "\n", "biases corrected", r->corrected);
     printf("%-20s  %s, %s bytes\n", "file", o->out, cli_format_digits(r->file_bytes, text));
 }
 
@@ -85,6 +87,7 @@ static void write_report(const quantize_options *o, const char *path, const fb_q
     cli_json_int(&json, "weight_bytes_before", r->bytes_before);
     cli_json_int(&json, "weight_bytes", r->bytes_after);
     cli_json_real(&json, "bits_per_weight", bits_a_weight(r));
+    cli_json_int(&json, "biases_corrected", r->corrected);
     cli_json_open(&json, "tensors", '[');
     for (int32_t i = 0; i < r->kind_count; i++) {
         const fb_quantize_kind *k = &r->kinds[i];
@@ -95,6 +98,7 @@ static void write_report(const quantize_options *o, const char *path, const fb_q
         cli_json_int(&json, "number", k->tensors);
         cli_json_int(&json, "weights", k->weights);
         cli_json_int(&json, "bytes", k->bytes);
+        cli_json_int(&json, "corrected", k->corrected);
         cli_json_real(&json, "rel", k->rel);
         cli_json_real(&json, "max_abs", k->max_abs);
         cli_json_close(&json, '}');

@@ -1,5 +1,6 @@
 /* A model as a GGUF file: a list of tensors with their types, then one row after the other from the model's
- * weights to the file, whose error is taken on the way. */
+ * weights to the file, whose error is taken on the way. What the errors do to the mean of a linear's output
+ * is taken off its bias. */
 #include "model/quantize.h"
 
 #include <math.h>
@@ -9,6 +10,7 @@
 #include "arch/gguf_names.h"
 #include "base/pack.h"
 #include "base/quant.h"
+#include "model/correct.h"
 
 #define PROGRESS_WEIGHTS (1 << 20) /* between two calls of on_progress, at least */
 
@@ -19,6 +21,8 @@ typedef struct item {
     bool vector;
     fb_row_order order;
     fb_dtype type;
+    int32_t slot;
+    int64_t layer;
     int32_t kind; /* in the report */
 } item;
 
@@ -32,7 +36,10 @@ typedef struct quantizer {
     int64_t count;
     float *rope_factors;
     fb_gguf_writer *writer;
-    int64_t done, shown; /* weights */
+    int64_t done, shown;          /* weights */
+    double *mean;                 /* of the inputs of the matrix that is being written, or NULL */
+    double *shift;                /* what its bias gets, by row */
+    double *shifts[FB_MAX_SLOTS]; /* by bias: those of matrices that are written, until the bias is */
     /* Room for a row. */
     float *values, *back;
     uint8_t *from, *to;
@@ -74,6 +81,7 @@ static fb_status add_kind(quantizer *q, int32_t slot, item *like, fb_error *err)
     if (!fb_gguf_name(q->model->spec->architecture, s->name, like->name, &like->order))
         return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: no GGUF name is known for it", s->name);
     like->vector = s->vector;
+    like->slot = slot;
     like->kind = q->report->kind_count++;
     fb_quantize_kind *kind = &q->report->kinds[like->kind];
     const char *hole = strstr(like->name, "{}.");
@@ -88,6 +96,7 @@ static void add_item(quantizer *q, int32_t slot, int64_t layer, const item *like
     item *to = &q->items[q->count++];
     *to = *like;
     to->weight = *w;
+    to->layer = layer;
     if (like->vector) to->weight.rows = w->cols, to->weight.cols = 1;
     const char *hole = strstr(like->name, "{}");
     if (hole)
@@ -100,6 +109,19 @@ static void add_item(quantizer *q, int32_t slot, int64_t layer, const item *like
     kind->bytes += fb_dtype_bytes(to->type, weights);
 }
 
+/* Slots from `first` on, up to where those per layer begin or end; matrices before vectors, since a bias
+ * depends on what became of its matrix. */
+static int32_t add_slots(quantizer *q, int32_t first, int64_t layer, const item *likes) {
+    const fb_program *p = &q->model->spec->program;
+    bool per_layer = first < p->slot_count && p->slots[first].per_layer;
+    int32_t end = first;
+    while (end < p->slot_count && p->slots[end].per_layer == per_layer) end++;
+    for (int vector = 0; vector < 2; vector++)
+        for (int32_t s = first; s < end; s++)
+            if (likes[s].vector == vector) add_item(q, s, layer, &likes[s]);
+    return end;
+}
+
 /* In the order of the program: what comes before the layers, the layers one by one, what comes after. */
 static fb_status list_items(quantizer *q, fb_error *err) {
     const fb_program *p = &q->model->spec->program;
@@ -108,13 +130,9 @@ static fb_status list_items(quantizer *q, fb_error *err) {
     if (!q->items)
         return fb_fail_memory(err, "tensors", p->slot_count * p->layers * (int64_t)sizeof *q->items);
     for (int32_t s = 0; s < p->slot_count; s++) FB_TRY(add_kind(q, s, &likes[s], err));
-    int32_t first = 0;
-    for (; first < p->slot_count && !p->slots[first].per_layer; first++) add_item(q, first, 0, &likes[first]);
-    for (int64_t layer = 0; layer < p->layers; layer++)
-        for (int32_t s = first; s < p->slot_count; s++)
-            if (p->slots[s].per_layer) add_item(q, s, layer, &likes[s]);
-    for (int32_t s = first; s < p->slot_count; s++)
-        if (!p->slots[s].per_layer) add_item(q, s, 0, &likes[s]);
+    int32_t first = add_slots(q, 0, 0, likes), last = first;
+    for (int64_t layer = 0; layer < p->layers; layer++) last = add_slots(q, first, layer, likes);
+    add_slots(q, last, 0, likes);
     for (int32_t k = 0; k < q->report->kind_count; k++) {
         q->report->weights += q->report->kinds[k].weights;
         q->report->bytes_after += q->report->kinds[k].bytes;
@@ -171,14 +189,33 @@ static fb_status add_error(quantizer *q, const item *t, int64_t row, fb_error *e
     return FB_OK;
 }
 
+/* A value of a bias, less what rounding its row of the matrix adds to the mean of the output. */
+static fb_status write_shifted(quantizer *q, const item *t, int64_t row, fb_error *err) {
+    float value;
+    fb_quant_decode(t->weight.dtype, source_row(q, &t->weight, row), 1, &value);
+    value = (float)((double)value + q->shifts[t->slot][row]);
+    if (!isfinite(value))
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: row %lld: %g after the matrix was rounded (a number)",
+                       t->name, (long long)row, (double)value);
+    return fb_gguf_writer_data(q->writer, &value, sizeof value, err);
+}
+
+static void add_shift(quantizer *q, int64_t row, int64_t cols) {
+    double sum = 0;
+    for (int64_t i = 0; i < cols; i++) sum += ((double)q->values[i] - (double)q->back[i]) * q->mean[i];
+    q->shift[row] = sum;
+}
+
 static fb_status write_row(quantizer *q, const item *t, int64_t row, fb_error *err) {
+    if (q->shifts[t->slot]) return write_shifted(q, t, row, err);
     const uint8_t *from = source_row(q, &t->weight, row);
     int64_t cols = t->weight.cols, size = fb_dtype_bytes(t->type, cols);
     if (t->weight.dtype == t->type) return fb_gguf_writer_data(q->writer, from, size, err);
     fb_quant_decode(t->weight.dtype, from, cols, q->values);
-    fb_quant_encode(t->type, q->values, cols, q->to);
+    fb_quant_search(t->type, q->values, cols, q->to);
     fb_quant_decode(t->type, q->to, cols, q->back);
     FB_TRY(add_error(q, t, row, err));
+    if (q->mean) add_shift(q, row, cols);
     return fb_gguf_writer_data(q->writer, q->to, size, err);
 }
 
@@ -201,7 +238,7 @@ static fb_status file_order(const quantizer *q, const item *t, int64_t **out, fb
     return FB_OK;
 }
 
-static fb_status write_item(quantizer *q, const item *t, fb_error *err) {
+static fb_status write_rows(quantizer *q, const item *t, fb_error *err) {
     int64_t *order;
     FB_TRY(file_order(q, t, &order, err));
     fb_status status = FB_OK;
@@ -211,6 +248,31 @@ static fb_status write_item(quantizer *q, const item *t, fb_error *err) {
     }
     free(order);
     return status;
+}
+
+/* Before a matrix that is rounded to 4 bits and whose linear has a bias. At 8 bits there is little to
+ * correct, and a Q8_0 file stays what others write, to the byte. */
+static fb_status begin_shift(quantizer *q, const item *t, fb_error *err) {
+    if (t->type != FB_Q4_0 || !fb_dtype_is_float(t->weight.dtype)) return FB_OK;
+    int32_t bias = fb_model_bias_slot(q->model, t->slot);
+    if (bias == FB_NONE) return FB_OK;
+    FB_TRY(fb_model_input_mean(q->model, t->slot, t->layer, &q->mean, err));
+    if (!q->mean) return FB_OK;
+    q->shift = q->shifts[bias] = calloc((size_t)t->weight.rows, sizeof *q->shift);
+    return q->shift ? FB_OK : fb_fail_memory(err, t->name, t->weight.rows * (int64_t)sizeof *q->shift);
+}
+
+static fb_status write_item(quantizer *q, const item *t, fb_error *err) {
+    FB_TRY(begin_shift(q, t, err));
+    FB_TRY(write_rows(q, t, err));
+    free(q->mean);
+    q->mean = NULL;
+    if (!q->shifts[t->slot]) return FB_OK;
+    free(q->shifts[t->slot]);
+    q->shifts[t->slot] = NULL;
+    q->report->kinds[t->kind].corrected++;
+    q->report->corrected++;
+    return FB_OK;
 }
 
 /* ---- the file ------------------------------------------------------------------------------------------ */
@@ -256,6 +318,8 @@ fb_status fb_model_quantize(const fb_model *model, const char *path, const fb_qu
     fb_status status = quantize(&q, path, err);
     if (status != FB_OK) memset(report, 0, sizeof *report);
     fb_gguf_writer_free(q.writer);
+    for (int32_t i = 0; i < FB_MAX_SLOTS; i++) free(q.shifts[i]);
+    free(q.mean);
     free(q.rope_factors);
     free(q.items);
     free(q.values);

@@ -127,8 +127,108 @@ static void test_encode_again(void **state) {
     free(blocks);
 }
 
+/* ---- searching ----------------------------------------------------------------------------------------- */
+
+typedef void (*quant_fn)(fb_dtype dtype, const float *from, int64_t count, void *to);
+
+/* The sum of squared errors of 32 values as Q4_0, in double. */
+static double q4_0_error(quant_fn quantise, const float *x) {
+    uint8_t block[18];
+    float y[32];
+    double sum = 0;
+    quantise(FB_Q4_0, x, 32, block);
+    fb_quant_decode(FB_Q4_0, block, 32, y);
+    for (int i = 0; i < 32; i++) sum += pow((double)x[i] - (double)y[i], 2);
+    return sum;
+}
+
+/* Blocks of many shapes and sizes: a normal one, one with a far outlier, one of a single sign, one of small
+ * integers. */
+static void random_block(fbt_random *random, int round, float *x) {
+    float size = ldexpf(1, round % 23 - 12);
+    for (int i = 0; i < 32; i++) {
+        x[i] = (float)fbt_random_normal(random) * size;
+        if (round % 4 == 2) x[i] = fabsf(x[i]);
+        if (round % 4 == 3) x[i] = roundf(x[i] / size * 3) * size;
+    }
+    if (round % 4 == 1) x[round % 32] *= 20;
+}
+
+static void test_search_error(void **state) {
+    (void)state;
+    fbt_random random = fbt_random_start(43);
+    double ratios = 0;
+    enum { ROUNDS = 4000 };
+    for (int round = 0; round < ROUNDS; round++) {
+        float x[32];
+        random_block(&random, round, x);
+        double encoded = q4_0_error(fb_quant_encode, x), searched = q4_0_error(fb_quant_search, x);
+        assert_true(searched <= encoded * (1 + 1e-6));
+        ratios += encoded > 0 ? searched / encoded : 1;
+    }
+    assert_true(ratios / ROUNDS < 0.85);
+}
+
+/* The error is near to the least that any float16 scale gives: all 63,488 finite ones are tried. */
+static void test_search_best(void **state) {
+    (void)state;
+    fbt_random random = fbt_random_start(44);
+    double sum = 0, least_sum = 0;
+    for (int round = 0; round < 12; round++) {
+        float x[32];
+        double least = INFINITY;
+        for (int i = 0; i < 32; i++) x[i] = (float)fbt_random_normal(&random);
+        for (int half = 1; half < 0x10000; half++) {
+            double d = (double)fb_f16_to_f32((uint16_t)half), error = 0;
+            if (!isfinite(d) || d == 0) continue;
+            for (int i = 0; i < 32 && error < least; i++)
+                error += pow((double)x[i] - d * fmin(fmax(floor((double)x[i] / d + 0.5), -8), 7), 2);
+            least = fmin(least, error);
+        }
+        double searched = q4_0_error(fb_quant_search, x);
+        assert_true(searched >= least * (1 - 1e-5) && searched < least * 1.1);
+        sum += searched;
+        least_sum += least;
+    }
+    assert_true(sum < least_sum * 1.01);
+}
+
+/* A block of integers times a float16 scale, the largest being 6 to 8, comes back as it is. */
+static void test_search_exact(void **state) {
+    (void)state;
+    fbt_random random = fbt_random_start(45);
+    float x[32] = {0};
+    assert_true(q4_0_error(fb_quant_search, x) == 0);
+    for (int round = 0; round < 600; round++) {
+        int most = 6 + round % 3;
+        float d = fb_f16_to_f32(fb_f32_to_f16((float)fbt_random_normal(&random))) * (round & 1 ? 0x1p-8f : 1);
+        d = fb_f16_to_f32(fb_f32_to_f16(d));
+        for (int i = 0; i < 32; i++) {
+            int q = (int)(fbt_random_bits(&random) % (unsigned)(2 * most)) - most;
+            x[i] = (float)q * d;
+        }
+        x[round % 32] = (float)-most * d;
+        assert_true(q4_0_error(fb_quant_search, x) == 0);
+    }
+}
+
+/* Types without a search are encoded. */
+static void test_search_others(void **state) {
+    (void)state;
+    static const fb_dtype others[] = {FB_F32, FB_F16, FB_BF16, FB_Q8_0};
+    fbt_random random = fbt_random_start(46);
+    float x[64];
+    for (int i = 0; i < 64; i++) x[i] = (float)fbt_random_normal(&random);
+    for (size_t t = 0; t < sizeof others / sizeof *others; t++) {
+        uint8_t encoded[256], searched[256];
+        fb_quant_encode(others[t], x, 64, encoded);
+        fb_quant_search(others[t], x, 64, searched);
+        assert_memory_equal(encoded, searched, (size_t)fb_dtype_bytes(others[t], 64));
+    }
+}
+
 /* Values without a meaning: whatever comes out is the same each time, and nothing is undefined on the way
- * (the sanitizers watch). */
+ * (the sanitizers watch). A search keeps it. */
 static void test_encode_hostile(void **state) {
     (void)state;
     static const float hostile[] = {NAN,      -NAN,    INFINITY,     -INFINITY,     FLT_MAX,
@@ -144,7 +244,11 @@ static void test_encode_hostile(void **state) {
             fb_quant_encode(types[t].dtype, x, 32, second);
             assert_memory_equal(first, second, sizeof first);
             float y[32];
+            bool finite = true;
             fb_quant_decode(types[t].dtype, first, 32, y);
+            for (int i = 0; i < 32; i++) finite = finite && isfinite(x[i]) && fabsf(x[i]) < 1e6f;
+            fb_quant_search(types[t].dtype, x, 32, second);
+            if (!finite) assert_memory_equal(first, second, sizeof first);
         }
 }
 
@@ -195,6 +299,8 @@ int main(void) {
         cmocka_unit_test(test_encode),         cmocka_unit_test(test_encode_error),
         cmocka_unit_test(test_encode_again),   cmocka_unit_test(test_encode_hostile),
         cmocka_unit_test(test_decode_hostile), cmocka_unit_test(test_floats),
+        cmocka_unit_test(test_search_error),   cmocka_unit_test(test_search_best),
+        cmocka_unit_test(test_search_exact),   cmocka_unit_test(test_search_others),
     };
     return cmocka_run_group_tests(tests, open_vectors, close_vectors);
 }

@@ -10,7 +10,10 @@ for type in f16 q8_0 q4_0; do
     size=$(stat -c %s "$out/$type.gguf" | sed -E ':a;s/^([0-9]+)([0-9]{3})/\1,\2/;ta')
     matches "$type: the file's size" "$work/out" "^file +.*/$type.gguf, $size bytes$"
     matches "$type: matrices" "$work/out" "^ffn_up.weight +$type +8 "
-    matches "$type: vectors" "$work/out" "^ffn_up.bias +f32 +8 +32.8 kB +exact *$"
+    matches "$type: vectors" "$work/out" "^ffn_norm.bias +f32 +8 +8.2 kB +exact *$"
+    [ $type = q4_0 ] && biases=corrected count=32 || biases=exact count=0
+    matches "$type: biases" "$work/out" "^ffn_up.bias +f32 +8 +32.8 kB +$biases *$"
+    matches "$type: biases are counted" "$work/out" "^biases corrected +$count$"
     is "$type: a GGUF file of version 3" "$(od -An -tx1 -N8 "$out/$type.gguf" | tr -d ' ')" 4747554603000000
 done
 one_file "three files" 3
@@ -34,6 +37,7 @@ t = {x["name"]: x for x in r["tensors"]}
 assert t["output.weight"]["type"] == "q8_0" and 0.004 < t["output.weight"]["rel"] < 0.007, t["output.weight"]
 assert t["ffn_up.weight"]["type"] == "q4_0" and 0.07 < t["ffn_up.weight"]["rel"] < 0.11, t["ffn_up.weight"]
 assert sum(x["weights"] for x in r["tensors"]) == r["weights"] == 8415744, r["weights"]
+assert r["biases_corrected"] == 32 == sum(x["corrected"] for x in r["tensors"]), r["biases_corrected"]
 assert sum(x["bytes"] for x in r["tensors"]) == r["weight_bytes"]' "$work/out"
 succeeds "the head in f16" quantize "$out/head.gguf" --type q8_0 --keep-head f16
 matches "the head in f16: only it" "$work/out" '^output.weight +f16 '

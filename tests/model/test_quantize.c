@@ -66,7 +66,8 @@ static void row_of(const fb_weight *w, int64_t row, float *values) {
     for (int64_t c = 0; c < w->cols; c++) values[c] = (float)fb_weight_get(w, row, c);
 }
 
-/* Each row of `got`, in the order that the program reads, is that of `from`, encoded. */
+/* Each row of `got`, in the order that the program reads, is that of `from`, encoded with the best
+ * scales. */
 static void check_weight(const fb_weight *from, const fb_weight *got) {
     int64_t cols = from->cols;
     float *want = malloc((size_t)cols * sizeof *want), *have = malloc((size_t)cols * sizeof *have);
@@ -76,7 +77,7 @@ static void check_weight(const fb_weight *from, const fb_weight *got) {
     assert_int_equal(got->cols, cols);
     for (int64_t r = 0; r < from->rows; r++) {
         row_of(from, r, want);
-        fb_quant_encode(got->dtype, want, cols, bytes);
+        fb_quant_search(got->dtype, want, cols, bytes);
         fb_quant_decode(got->dtype, bytes, cols, want);
         row_of(got, r, have);
         assert_memory_equal(have, want, (size_t)cols * sizeof *want);
@@ -92,6 +93,13 @@ static fb_dtype wanted_type(const fb_slot *slot, fb_dtype type, fb_dtype head) {
     if (slot->vector || strcmp(slot->name, "transformer.wpe.weight") == 0) return FB_F32;
     fb_dtype wanted = is_head ? head : type;
     return slot->cols % fb_dtype_block(wanted) ? FB_F16 : wanted;
+}
+
+/* Biases of linears, which are corrected with Q4_0: test_correct.c has them. */
+static bool corrected(const fb_slot *slot, fb_dtype type) {
+    const char *part = strrchr(slot->name, '.');
+    bool of_norm = strstr(slot->name, "norm") || strstr(slot->name, ".ln_");
+    return type == FB_Q4_0 && slot->vector && !of_norm && strcmp(part, ".bias") == 0;
 }
 
 static const char *const cases[] = {"neox-parallel",        "neox-serial",       "llama-mha",
@@ -112,7 +120,8 @@ static void test_weights(void **state) {
                 for (int64_t layer = 0; layer < p->layers; layer++) {
                     const fb_weight *w = &got->weights[s * p->layers + layer];
                     assert_int_equal(w->dtype, wanted_type(&p->slots[s], type, head));
-                    check_weight(&from->weights[s * p->layers + layer], w);
+                    if (!corrected(&p->slots[s], type))
+                        check_weight(&from->weights[s * p->layers + layer], w);
                 }
             fb_model_free(got);
             fb_model_free(from);
