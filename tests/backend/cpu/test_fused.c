@@ -265,29 +265,33 @@ static void linear_group(void **state) {
         }
 }
 
-/* The same with quantised weights: decoded to floats, or packed, with inputs that are quantised before or
- * within; or within for every other segment, while its neighbours have floats, as in a file of several types.
- * The reference takes no part: it quantises what it has not rounded. */
+/* The same with quantised weights of every type: decoded to floats, or packed, with inputs that are quantised
+ * before or within; or within for every other segment, while its neighbours have floats, as in a file of
+ * several types. The reference takes no part: it quantises what it has not rounded. */
 static void quantised_group(void **state) {
     (void)state;
     enum { CASES = sizeof groups / sizeof *groups, MIXED = FB_DOT_QUANTIZE + 1 };
-    for (size_t c = 0; c < 2 * CASES; c++) FOR_KERNELS(isa, t) {
-            const group_case *g = &groups[c / 2];
-            fb_dtype type = c % 2 ? FB_Q4_0 : FB_Q8_0;
-            if (t == FB_F64) continue;
-            for (int dot = FB_DOT_FLOAT; dot <= MIXED; dot++) {
+    enum { TYPES = FB_DTYPE_COUNT - FB_Q8_0 };
+    for (size_t c = 0; c < TYPES * CASES; c++) FOR_KERNELS(isa, t) {
+            const group_case *g = &groups[c / TYPES];
+            fb_dtype type = (fb_dtype)(FB_Q8_0 + c % TYPES);
+            bool packs = fb_pack_has(type);
+            if (t == FB_F64 || (!packs && t == FB_F16)) continue;
+            for (int dot = FB_DOT_FLOAT; dot <= (packs ? (int)MIXED : (int)FB_DOT_FLOAT); dot++) {
                 if (dot == FB_DOT_GIVEN && g->norm[0] != NO) continue;
                 fb_call call = {.attr = {.segments = g->segments, .combine = g->combine}};
                 fb_view want[3], residual = {0};
                 for (int s = 0; s < g->segments; s++) {
                     int64_t k = g->inputs ? 96 : 64 + 32 * s, n = 50 + (g->combine ? 0 : 23 * s);
+                    if (fb_dtype_block(type) == 256) k = 256;
                     fb_weight *w = &call.weights[4 * s];
                     bool again = g->inputs && s;
                     fb_dot mine = dot == FB_DOT_GIVEN && g->norm[s] != NO ? FB_DOT_QUANTIZE : (fb_dot)dot;
                     if (dot == MIXED) mine = s % 2 ? FB_DOT_FLOAT : FB_DOT_QUANTIZE;
                     call.in[s] = again ? call.in[0] : filled(t, 1, k, s);
                     if (mine == FB_DOT_GIVEN && !again) call.in[s] = quantized(isa, call.in[s]);
-                    w[0] = packed(weight(type, n, k, 0));
+                    w[0] = weight(type, n, k, 0);
+                    if (packs) w[0] = packed(w[0]);
                     w[1] = weight(FB_F16, 1, n, 1);
                     call.attr.segment[s] = (fb_segment){g->norm[s], g->act[s], 1e-3f, mine};
                     if (g->norm[s] != NO)
@@ -306,8 +310,8 @@ static void quantised_group(void **state) {
                 int outputs = g->combine ? 1 : g->segments;
                 for (int s = 0; s < outputs; s++) call.out[s] = view(t, 1, call.weights[4 * s].rows, s + 1);
                 char what[64];
-                snprintf(what, sizeof what, "%s linear_group case %zu, dot %d", fb_dtype_name(type), c / 2,
-                         dot);
+                snprintf(what, sizeof what, "%s linear_group case %zu, dot %d", fb_dtype_name(type),
+                         c / TYPES, dot);
                 FOR_LANES(lanes) {
                     for (int s = 0; s < outputs; s++) poison(&call.out[s]);
                     run(isa, FB_OP_LINEAR_GROUP, call, lanes);
