@@ -69,8 +69,11 @@ typedef struct fb_plan {
 
 fb_status fb_plan_make(const fb_program *plain, const fb_plan_options *options, fb_plan *plan, fb_error *err);
 
-/* Why a fuse does not apply to a plain program, in a few words; NULL if it does. */
+/* Why a fuse alone does not apply to a plain program, in a few words; NULL if it does. */
 const char *fb_fuse_why_not(const fb_program *plain, fb_fuse_id fuse, bool greedy, bool float_dot);
+
+/* Whether a fuse applies with quant_gemm but not alone: a norm whose projections read it quantised. */
+bool fb_fuse_after_quant_gemm(const fb_program *plain, fb_fuse_id fuse, bool greedy, bool float_dot);
 
 /* Whether a session multiplies floats only: a float64 run is the truth, from which quantised activations are
  * an error. */

@@ -91,13 +91,26 @@ fb_status fb_plan_make(const fb_program *plain, const fb_plan_options *options, 
     return fb_layout_make(&plan->program, &layout, err);
 }
 
+static bool applies(const fb_program *plain, fb_fuse_id fuse, fb_plan_options options) {
+    fb_plan *plan = malloc(sizeof *plan);
+    bool yes =
+        plan && fb_plan_make(plain, &options, plan, NULL) == FB_OK && (plan->applied & FB_FUSE_BIT(fuse));
+    free(plan);
+    return yes;
+}
+
+bool fb_fuse_after_quant_gemm(const fb_program *plain, fb_fuse_id fuse, bool greedy, bool float_dot) {
+    fb_plan_options alone = {.fuses = FB_FUSE_BIT(fuse), .greedy = greedy, .float_dot = float_dot},
+                    both = alone;
+    both.fuses |= FB_FUSE_BIT(FB_FUSE_QUANT_GEMM);
+    return !applies(plain, fuse, alone) && applies(plain, fuse, both);
+}
+
 const char *fb_fuse_why_not(const fb_program *plain, fb_fuse_id fuse, bool greedy, bool float_dot) {
     fb_plan_options alone = {.fuses = FB_FUSE_BIT(fuse), .greedy = greedy, .float_dot = float_dot};
-    fb_plan *plan = malloc(sizeof *plan);
-    if (!plan) return "no memory";
-    bool applies = fb_plan_make(plain, &alone, plan, NULL) == FB_OK && plan->applied;
-    free(plan);
-    if (applies) return NULL;
+    if (applies(plain, fuse, alone)) return NULL;
+    if (fb_fuse_after_quant_gemm(plain, fuse, greedy, float_dot))
+        return "quantised in between: only with quant_gemm";
     for (int32_t i = 0; i < fb_pattern_count; i++)
         if (fb_pattern_table[i].fuse == fuse) return fb_pattern_table[i].needs;
     return "no pattern";

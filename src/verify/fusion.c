@@ -196,15 +196,21 @@ static fb_status refuse(proof *p, const char *name, const char *why_not, fb_erro
     return FB_OK;
 }
 
-/* Each fuse of `fuses` alone. `named`: the user listed them, so that each must apply. */
+/* Each fuse of `fuses` alone, or with quant_gemm if that is among them and opens the way. `named`: the user
+ * listed them, so that each must apply. */
 static fb_status prove_each(proof *p, uint32_t fuses, bool named, fb_error *err) {
     for (int f = 0; f < FB_FUSE_COUNT; f++) {
         if (!(fuses & FB_FUSE_BIT(f))) continue;
+        const fb_program *plain = &p->model->spec->program;
+        bool floats = fb_float_dot(p->options);
         const char *name = fb_fuse_table[f].name,
-                   *why_not = fb_fuse_why_not(&p->model->spec->program, (fb_fuse_id)f, true,
-                                              fb_float_dot(p->options));
-        if (!why_not)
-            FB_TRY(prove(p, name, name, err));
+                   *why_not = fb_fuse_why_not(plain, (fb_fuse_id)f, true, floats);
+        char spec[64];
+        bool after = why_not && (fuses & FB_FUSE_BIT(FB_FUSE_QUANT_GEMM)) &&
+                     fb_fuse_after_quant_gemm(plain, (fb_fuse_id)f, true, floats);
+        snprintf(spec, sizeof spec, "%s%s", after ? "quant_gemm," : "", name);
+        if (!why_not || after)
+            FB_TRY(prove(p, name, spec, err));
         else if (named)
             FB_TRY(refuse(p, name, why_not, err));
     }

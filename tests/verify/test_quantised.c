@@ -63,22 +63,27 @@ static void prove(const char *path, fb_dtype dtype, spread how, const fb_session
     assert_true(retype(m, dtype, how, random) > 0);
     assert_ok(fb_model_pack(m, &err), &err);
     assert_ok(fb_model_lower(m, &err), &err);
+    const fb_program *p = &m->spec->program;
+    for (int64_t i = 0; i < p->slot_count * p->layers; i++) /* what layers share is packed once */
+        if (!p->slots[i / p->layers].per_layer && i % p->layers)
+            assert_ptr_equal(m->weights[i].data, m->weights[i - 1].data);
     if (quantize_ops(m) != quantizes)
         fail_msg("%s, %s: %lld quantize ops, should be %lld", path, fb_dtype_name(dtype),
                  (long long)quantize_ops(m), (long long)quantizes);
     fb_fusion_report *report;
     assert_ok(fb_verify_fusion(m, o, &report, &err), &err);
-    bool fused = false;
+    bool fused = false, norm = false; /* proven by themselves */
     for (int64_t i = 0; i < report->count; i++) {
         const fb_fusion_row *row = &report->rows[i];
         fused = fused || strcmp(row->name, "quant_gemm") == 0;
+        norm = norm || strcmp(row->name, "norm_linear") == 0;
         if (!row->ok)
             fail_msg("%s, %s, act %s, dot %s: %s: %s (max abs %g, bound %g, calls %lld of %lld)", path,
                      fb_dtype_name(dtype), fb_dtype_name(o->act), o->float_dot ? "float" : "q8", row->name,
                      row->why, row->max_abs, row->bound, (long long)row->calls,
                      (long long)row->calls_expected);
     }
-    assert_true(report->ok && report->count > 5);
+    assert_true(report->ok && report->count > 5 && norm);
     assert_int_equal(fused, quantizes > 0 && !o->float_dot);
     fb_fusion_free(report);
     fb_model_free(m);
