@@ -144,9 +144,6 @@ static void blocks_of_256(void **state) {
         prove(FBT_GOLDENS "/neox-parallel", (fb_dtype)dtype, EVERYWHERE, &o, 0,
               &random); /* its down projection only */
     }
-    /* Rows of 256 and 1024: all matrices. Its float64 run takes seconds: one type. */
-    fb_session_options o = {.threads = 2, .act = FB_F32, .fuse = "auto"};
-    prove(FBT_STORYTELLER, FB_Q6_K, EVERYWHERE, &o, 0, &random);
 }
 
 static void other_instruction_sets(void **state) {
