@@ -155,7 +155,7 @@ static const probe probes[] = {
 };
 
 #define PROBE_FLOATS (256 << 10)
-enum { PROBE_IN, PROBE_IN2, PROBE_OUT, PROBE_WEIGHT, PROBE_KV, PROBE_SCRATCH, PROBE_BUFFERS };
+enum { PROBE_IN, PROBE_IN2, PROBE_OUT, PROBE_WEIGHT, PROBE_KV, PROBE_SCRATCH, PROBE_Q8, PROBE_BUFFERS };
 
 static double probe_calls(const probe *p, const probe_size *s) {
     switch (p->kind) {
@@ -221,6 +221,7 @@ static void probe_call(const probe *p, const probe_size *s, fb_dtype act, float 
         (fb_weight){buffer[PROBE_WEIGHT], p->weight, linear ? s->outputs : 1, s->heads * s->width, pack};
     if (pack) call->attr.segment[0].dot = FB_DOT_GIVEN;
     if (pack) call->in[0].row_stride = fb_q8_floats(s->width);
+    if (pack) call->in[0].data = buffer[PROBE_Q8];
     if (p->kind == FB_OP_LAYERNORM) call->weights[1] = call->weights[0];
     call->kv = (fb_kv){.k = buffer[PROBE_KV],
                        .v = buffer[PROBE_KV] + PROBE_FLOATS / 2,
@@ -307,6 +308,7 @@ static fb_status measure_kernels(fb_machine *m, const fb_isa *isa, fb_error *err
         fb_dtype dtype = b == PROBE_WEIGHT ? FB_F16 : b == PROBE_KV ? probe_kv(m->act) : m->act;
         for (int64_t i = 0; i < PROBE_FLOATS; i++)
             fb_dtype_set(dtype, buffer[b], i, 0.25 + 0.01 * (double)(i % 7));
+        if (b == PROBE_Q8) memset(buffer[b], 0, 2 * PROBE_FLOATS * sizeof(float)); /* blocks, not floats */
     }
     double frequencies[128];
     for (int i = 0; i < 128; i++) frequencies[i] = pow(10000, -i / 128.0);
