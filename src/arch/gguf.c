@@ -177,6 +177,10 @@ static fb_status check_heads(const translation *t, int64_t *head_dim, fb_error *
     FB_TRY(read_int(t, "attention.head_count_kv", 1, heads, heads, &kv_heads, err));
     FB_TRY(read_int(t, "attention.key_length", 1, FB_LIMIT_WIDTH, hidden / heads, head_dim, err));
     FB_TRY(read_int(t, "attention.value_length", 1, FB_LIMIT_WIDTH, *head_dim, &values, err));
+    if (*head_dim < 1) /* not given, and fewer elements than heads */
+        return fb_fail(err, FB_ERROR_FILE,
+                       "%s: %s.attention.head_count: %lld (at most embedding_length %lld)", t->what,
+                       t->prefix, (long long)heads, (long long)hidden);
     if (t->arch != LLAMA && kv_heads != heads)
         return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: %s.attention.head_count_kv: %lld (only %lld)", t->what,
                        t->prefix, (long long)kv_heads, (long long)heads);

@@ -255,6 +255,7 @@ static const struct {
     {llama, {{"llama.logit_scale", REAL, 2, NULL}}, "llama.logit_scale: 2.0 (not known)"},
     {llama, {{"llama.context_length", TEXT, 0, "many"}}, "max_position_embeddings: \"many\""},
     {llama, {{"llama.attention.head_count", INT, 0, NULL}}, "head_count: 0"},
+    {llama, {{"llama.embedding_length", INT, 1, NULL}}, "head_count: 2 (at most embedding_length 1)"},
     {llama, {{"llama.attention.layer_norm_rms_epsilon", REAL, NAN, NULL}}, "rms_norm_eps: \"nan\""},
     {llama, {{"llama.use_parallel_residual", BOOL, 1, NULL}}, "use_parallel_residual: true (not known)"},
     {neox,
