@@ -9,10 +9,11 @@ DESTDIR ?=
 
 .DEFAULT_GOAL := all
 include mk/build.mk
+include mk/cuda.mk
 include mk/check.mk
 
 .PHONY: all run install help
-all: $(CLI) $(LIB_STATIC) $(LIB_SHARED) $(PKGCONFIG)
+all: $(CLI) $(LIB_STATIC) $(LIB_SHARED) $(LIB_CUDA) $(PKGCONFIG)
 
 run: all
 	@$(CLI) run -p "Once upon a time" -n 160 --seed 1
@@ -24,6 +25,7 @@ install: all
 	install -m 644 $(LIB_STATIC) $(DESTDIR)$(PREFIX)/lib/
 	install -m 755 $(LIB_SHARED) $(DESTDIR)$(PREFIX)/lib/libfusebox.so.$(SOVERSION)
 	ln -sf libfusebox.so.$(SOVERSION) $(DESTDIR)$(PREFIX)/lib/libfusebox.so
+	$(if $(LIB_CUDA),install -m 755 $(LIB_CUDA) $(DESTDIR)$(PREFIX)/lib/)
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' mk/fusebox.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/fusebox.pc
 	install -m 644 models/storyteller/* $(DESTDIR)$(PREFIX)/share/fusebox/models/storyteller/
 

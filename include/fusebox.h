@@ -176,10 +176,29 @@ typedef struct fb_session_options {
     bool greedy;     /* only the best token of a step is wanted (fb_session_best), not the logits */
     bool profile;    /* take the time of every op */
     const char *isa; /* "avx512vnni", "avx512", "avx2", "portable", "ref" (slow, in double); NULL: the best */
+    /* "cpu", "cuda", "cuda:1" (the second device) or "auto" (NULL): a GPU if there is one, unless `isa` is
+     * given or `act` is float64, which only the CPU has. */
+    const char *backend;
     fb_hidden_fn on_hidden;
     fb_progress_fn on_progress;
     void *user;
 } fb_session_options;
+
+/* A GPU that this library could run on. */
+typedef struct fb_device_info {
+    char name[128];
+    char isa[16];                /* "sm_90" */
+    int64_t memory, memory_free; /* bytes */
+    int32_t multiprocessors;
+    int64_t l2_bytes;
+    int32_t shared_bytes;    /* of a block, at most */
+    int32_t driver, runtime; /* CUDA versions: 13000 is 13.0 */
+    char why_not[256];       /* it cannot be used, and why; empty if it can */
+} fb_device_info;
+
+/* Device 0, 1, … until `*found` is false. FB_ERROR_SYSTEM, with the reason, if there can be none: the CUDA
+ * backend was not built or not found, or the driver is missing. */
+FB_API fb_status fb_device_get(int32_t index, bool *found, fb_device_info *info, fb_error *err);
 
 FB_API void fb_session_options_default(fb_session_options *options);
 FB_API fb_status fb_session_create(const fb_model *model, const fb_session_options *options, fb_session **out,
@@ -198,10 +217,11 @@ FB_API fb_status fb_session_logits(fb_session *session, const float **logits, in
 /* The token with the highest logit of the last prefill or decode, the lowest among equals. */
 FB_API fb_status fb_session_best(fb_session *session, int32_t *id, fb_error *err);
 
-FB_API int64_t fb_session_position(const fb_session *session); /* tokens so far */
-FB_API int32_t fb_session_threads(const fb_session *session);
-FB_API const char *fb_session_isa(const fb_session *session);
-FB_API void fb_session_reset(fb_session *session); /* back to no tokens */
+FB_API int64_t fb_session_position(const fb_session *session);    /* tokens so far */
+FB_API const char *fb_session_backend(const fb_session *session); /* "cpu" or "cuda" */
+FB_API int32_t fb_session_threads(const fb_session *session);     /* of the CPU; 0 on a GPU */
+FB_API const char *fb_session_isa(const fb_session *session);     /* "avx2"; of a GPU "sm_90" */
+FB_API void fb_session_reset(fb_session *session);                /* back to no tokens */
 
 /* How often each op ran since the session was created, by index 0, 1, … until false. An op counts once a
  * call, whatever the number of tokens in it. */
@@ -209,7 +229,8 @@ FB_API bool fb_session_op_calls(const fb_session *session, int index, const char
 
 /* The same for each fuse, and how many calls a step must make: layers times calls a layer; 0 where it is not
  * in the plan. Of these, `calls_a_head` belong to the final norm and the head, which run only in steps whose
- * logits are wanted: not in the chunks of a prefill before its last. */
+ * logits are wanted: not in the chunks of a prefill before its last. `graph` is called once in each decode
+ * step, and in no other, and in none that shows its hidden states. */
 FB_API bool fb_session_fuse_calls(const fb_session *session, int index, const char **name, int64_t *calls,
                                   int64_t *calls_a_step, int64_t *calls_a_head);
 
@@ -403,7 +424,8 @@ typedef struct fb_profile_op {
     double bytes;                  /* of weights, activations and cache, all calls of a step … */
     double weight_bytes, kv_bytes; /* … and two parts of it */
     double flops;
-    bool barrier; /* all threads meet after it */
+    double bandwidth; /* bytes a second at most: at the step's footprint; on a GPU, at one call's bytes */
+    bool barrier;     /* all threads meet after it; on a GPU, all ops */
 } fb_profile_op;
 
 /* Where the time of a step goes: a decode step, or a whole prefill. */
@@ -416,30 +438,34 @@ typedef struct fb_profile {
     double between;        /* … and what of it lies outside of ops */
     double tpot;           /* seconds a step without those clocks, median; 0 if it was not taken */
     double predicted;      /* seconds a step */
-    int64_t barriers;      /* a layer */
+    int64_t barriers;      /* a layer; on a GPU, launches */
     double layer_bytes;
 } fb_profile;
 
 typedef struct fb_machine_figures {
-    char cpu[64], isa[16];
-    int32_t threads;
+    bool gpu;
+    char cpu[64], isa[16]; /* the GPU's name and architecture, if it is one */
+    int32_t threads;       /* 0 on a GPU */
     int32_t points;
-    double bytes[16], bandwidth[16]; /* bytes a second, by bytes that are read over and over */
+    double bytes[16], bandwidth[16]; /* bytes a second, by bytes that are read over and over; on a GPU, by
+                                        bytes of one launch */
     double barrier, dispatch;        /* seconds */
-    double flops;                    /* a second */
-    double footprint;                /* bytes of weights and cache that a step reads … */
-    double footprint_bandwidth;      /* … and bytes a second there */
+    double launch, node, small; /* seconds, on a GPU: of the host for a launch; between two ops; the least
+                                   that an op takes besides */
+    double flops;               /* a second */
+    double footprint;           /* bytes of weights and cache that a step reads … */
+    double footprint_bandwidth; /* … and bytes a second there */
 } fb_machine_figures;
 
 typedef struct fb_plan_fuse {
     const char *name;
-    const char *why_not; /* it does not apply to this model; NULL: it does */
-    bool kept;           /* in the plan */
-    double bytes_saved;  /* a layer (head_argmax: a step), alone against the plain program */
-    int64_t barriers_saved;
-    double saving;  /* predicted seconds a step, alone */
-    double ceiling; /* of the speed-up, if all that it removes were free (Amdahl) */
-    char reason[256];
+    const char *why_not;    /* it does not apply to this model; NULL: it does */
+    bool kept;              /* in the plan */
+    double bytes_saved;     /* a layer (head_argmax: a step), alone against the plain program */
+    int64_t barriers_saved; /* a layer; on a GPU, launches */
+    double saving;          /* predicted seconds a step, alone */
+    double ceiling;         /* of the speed-up, if all that it removes were free (Amdahl) */
+    char reason[320];
 } fb_plan_fuse;
 
 typedef struct fb_plan_report {
@@ -458,7 +484,7 @@ typedef struct fb_plan_request {
     bool calibrate;      /* measure the machine again */
 } fb_plan_request;
 
-/* Of the session's options, threads, act, kv, fuse, exact and isa count. */
+/* Of the session's options, backend, threads, act, kv, fuse, exact and isa count. */
 FB_API fb_status fb_profile_make(const fb_model *model, const fb_session_options *options,
                                  const fb_plan_request *request, fb_plan_report **report, fb_error *err);
 

@@ -35,7 +35,7 @@ LIBS_ALL    = $(PKGLIBS) -lm
 # src/backend/cpu/*.c are kernels, compiled once for each instruction set; everything else once.
 KERNEL_SRC := $(sort $(wildcard src/backend/cpu/*.c))
 CLI_SRC  := $(sort $(wildcard src/cli/*.c))
-LIB_SRC  := $(filter-out $(KERNEL_SRC) $(CLI_SRC),$(sort $(wildcard src/*/*.c src/*/*/*.c src/*/*/*/*.c)))
+LIB_SRC  := $(filter-out $(KERNEL_SRC) $(CLI_SRC) $(wildcard src/backend/cuda/host/*.c),$(sort $(wildcard src/*/*.c src/*/*/*.c src/*/*/*/*.c)))
 
 ARCH := $(shell uname -m)
 ifeq ($(ARCH),x86_64)

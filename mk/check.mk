@@ -4,7 +4,7 @@
 
 # ---- the test programs: tests/<folder>/test_x.c -> $(BUILD)/tests/<folder>/test_x -----------------------------------
 TEST_SRC    := $(sort $(wildcard tests/*/test_*.c tests/*/*/test_*.c tests/*/*/*/test_*.c))
-SUPPORT_SRC := $(filter-out $(TEST_SRC),$(sort $(wildcard tests/support/*.c tests/backend/cpu/*.c)))
+SUPPORT_SRC := $(filter-out $(TEST_SRC),$(sort $(wildcard tests/support/*.c tests/backend/*/*.c)))
 TEST_OBJ    := $(TEST_SRC:%.c=$(BUILD)/obj/%.o)
 SUPPORT_OBJ := $(SUPPORT_SRC:%.c=$(BUILD)/obj/%.o)
 TEST_PROGRAMS := $(TEST_SRC:%.c=$(BUILD)/%)
@@ -54,7 +54,7 @@ test-san: $(TEST_DEPS)
 fuzz: $(TEST_DEPS)
 	+@MAKE="$(MAKE)" FUZZ_SECONDS=$(FUZZ_SECONDS) BUILD="$(BUILD)" bash tests/run.sh fuzz
 
-tests: $(TEST_PROGRAMS) $(CLI)
+tests: $(TEST_PROGRAMS) $(CLI) $(LIB_EMULATED)
 fuzzers: $(FUZZ_TARGETS)
 
 # ---- layout and static checks ---------------------------------------------------------------------------------------

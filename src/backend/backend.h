@@ -16,7 +16,9 @@ typedef struct fb_backend_options {
     int32_t threads;
     fb_dtype act, kv; /* of what ops store, and of the cache */
     const char *isa;
+    int32_t device;        /* of several GPUs */
     bool profile;          /* take the times of fb_trace */
+    bool graph;            /* a decode step is recorded once and launched as one (cuda) */
     int64_t capacity;      /* tokens of the KV cache */
     int64_t chunk;         /* most tokens in a step */
     int64_t epilogue_rows; /* most tokens in a step whose logits are wanted */
@@ -40,7 +42,8 @@ typedef struct fb_step {
 typedef struct fb_trace {
     int64_t ops[FB_OP_COUNT]; /* calls, by kind */
     int64_t fuses[32];        /* calls of ops that carry a fuse, by its bit in fb_op.fuses */
-    int64_t barriers;         /* where all threads waited for each other */
+    int64_t barriers;         /* where all threads waited for each other; on a GPU, ops launched */
+    int64_t graphs;           /* steps that were launched as one */
     int64_t steps;
     /* With fb_backend_options.profile: the time of each op of the program, all layers added up, from the end
      * of the op before it to the end of its barrier (so that the ops of a step add up to `walk`), and of
@@ -60,8 +63,18 @@ typedef struct fb_backend {
     const char *(*variant)(const fb_engine *engine); /* which kernels: the instruction set */
     int32_t (*threads)(const fb_engine *engine);
     const fb_trace *(*trace)(const fb_engine *engine);
+    bool graphs; /* it can record a step and launch it as one */
 } fb_backend;
 
 extern const fb_backend fb_backend_cpu;
+
+/* What options->backend names: "cpu", "cuda", "cuda:1", or "auto" (NULL): cuda if there is a device that
+ * serves and nothing asks for the CPU. The CUDA backend is a library of its own, opened here when it is first
+ * wanted. */
+fb_status fb_backend_find(const fb_session_options *options, const fb_backend **backend, int32_t *device,
+                          fb_error *err);
+
+/* Whether sessions of these options can record steps. */
+bool fb_backend_graphs(const fb_session_options *options);
 
 #endif

@@ -7,6 +7,10 @@
 
 #include "base/status.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 static inline bool fb_dtype_is_float(fb_dtype dtype) { return (unsigned)dtype < FB_FLOAT_COUNT; }
 /* Elements of a block: 1 for floats. Rows of a quantised tensor are whole blocks. */
 int64_t fb_dtype_block(fb_dtype dtype);
@@ -66,4 +70,7 @@ double fb_dtype_get(fb_dtype dtype, const void *array, int64_t index);
 /* Stores with one rounding from double; floats only. */
 void fb_dtype_set(fb_dtype dtype, void *array, int64_t index, double value);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

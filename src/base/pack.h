@@ -9,6 +9,10 @@
 
 #include "base/tensor.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #define FB_PACK_ROWS 16
 
 /* Types that can be packed: Q8_0, Q4_0. */
@@ -31,4 +35,7 @@ void fb_weight_row(const fb_weight *weight, int64_t row, int64_t first, int64_t 
 /* One element of a weight, packed or not. */
 double fb_weight_get(const fb_weight *weight, int64_t row, int64_t col);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -5,6 +5,10 @@
 
 #include "base/dtype.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #define FB_MAX_BLOCK 256
 
 /* The values of `count` elements (a multiple of the block) of a quantised or 16-bit or float32 array. */
@@ -31,4 +35,7 @@ typedef struct fb_q8 {
 /* The room of `n` elements (whole blocks) as fb_q8, in floats. */
 static inline int64_t fb_q8_floats(int64_t n) { return n / 32 * (int64_t)(sizeof(fb_q8) / sizeof(float)); }
 
+#ifdef __cplusplus
+}
+#endif
 #endif

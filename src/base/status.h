@@ -4,6 +4,10 @@
 
 #include "fusebox.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Sets the message ("what: value (limit)", one line) and returns `status`. `err` may be NULL. Control
  * characters in the formatted message are replaced, so that a hostile file cannot write to a terminal. */
 fb_status fb_fail(fb_error *err, fb_status status, const char *format, ...)
@@ -19,4 +23,7 @@ fb_status fb_fail_memory(fb_error *err, const char *what, int64_t bytes);
         if (fb_try_status_ != FB_OK) return fb_try_status_;                                                  \
     } while (0)
 
+#ifdef __cplusplus
+}
+#endif
 #endif

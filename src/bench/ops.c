@@ -10,6 +10,7 @@
 /* One side: a plan, its engine, and the ops that the other side does not have. */
 typedef struct side {
     fb_plan plan;
+    const fb_backend *backend;
     fb_engine *engine;
     bool differs[FB_SECTIONS][FB_MAX_OPS];
     float *logits; /* [vocab] of the last step, or of nothing in a plan without logits */
@@ -48,7 +49,7 @@ static void mark_differences(side *s, const fb_program *other) {
 /* Seconds so far in the ops that differ. Where the two do not agree about logits, finding the best token is
  * part of the work, too. */
 static double seconds_of(const side *s, bool with_tail) {
-    const fb_trace *trace = fb_backend_cpu.trace(s->engine);
+    const fb_trace *trace = s->backend->trace(s->engine);
     double sum = with_tail ? s->tail : 0;
     for (int section = 0; section < FB_SECTIONS; section++)
         for (int32_t i = 0; i < s->plan.program.op_count[section]; i++)
@@ -60,6 +61,8 @@ static double seconds_of(const side *s, bool with_tail) {
 
 static fb_status open_side(const ops_bench *b, uint32_t fuses, side *s, fb_error *err) {
     const fb_bench_options *o = b->options;
+    int32_t device;
+    FB_TRY(fb_backend_find(&o->session, &s->backend, &device, err));
     fb_plan_options plan = {
         .fuses = fuses, .exact = o->session.exact, .greedy = true, .float_dot = fb_float_dot(&o->session)};
     fb_dtype kv;
@@ -68,6 +71,7 @@ static fb_status open_side(const ops_bench *b, uint32_t fuses, side *s, fb_error
                                   .act = o->session.act,
                                   .kv = kv,
                                   .isa = o->session.isa,
+                                  .device = device,
                                   .profile = true,
                                   .capacity = o->prompt + o->gen,
                                   .chunk = o->prompt,
@@ -77,11 +81,11 @@ static fb_status open_side(const ops_bench *b, uint32_t fuses, side *s, fb_error
     int64_t bytes = s->plan.program.vocab * (int64_t)sizeof *s->logits;
     s->logits = malloc((size_t)bytes);
     if (!s->logits) return fb_fail_memory(err, "logits", bytes);
-    return fb_backend_cpu.open(&bound, &backend, &s->engine, err);
+    return s->backend->open(&bound, &backend, &s->engine, err);
 }
 
 static void close_side(side *s) {
-    fb_backend_cpu.close(s->engine);
+    if (s->engine) s->backend->close(s->engine);
     free(s->logits);
     *s = (side){0};
 }
@@ -93,10 +97,10 @@ static fb_status run_step(const ops_bench *b, side *s, int64_t position, int64_t
                     .epilogue_rows = 1,
                     .logits = s->logits,
                     .best = &s->best};
-    double walked = fb_backend_cpu.trace(s->engine)->walk, began = fb_now();
-    FB_TRY(fb_backend_cpu.run(s->engine, &step, err));
+    double walked = s->backend->trace(s->engine)->walk, began = fb_now();
+    FB_TRY(s->backend->run(s->engine, &step, err));
     if (s->plan.program.logits != FB_NONE) s->best = fb_bench_argmax(s->logits, s->plan.program.vocab);
-    s->tail += fb_now() - began - (fb_backend_cpu.trace(s->engine)->walk - walked);
+    s->tail += fb_now() - began - (s->backend->trace(s->engine)->walk - walked);
     return FB_OK;
 }
 
@@ -161,8 +165,8 @@ static fb_status bench_fuse(ops_bench *b, fb_fuse_id fuse, fb_error *err) {
     FB_TRY(add_op(b, fuse, b->options->prompt, &prefill, err));
     FB_TRY(open_side(b, 0, &b->plain, err));
     FB_TRY(open_side(b, FB_FUSE_BIT(fuse), &b->fused, err));
-    b->report->threads = fb_backend_cpu.threads(b->plain.engine);
-    b->report->isa = fb_backend_cpu.variant(b->plain.engine);
+    b->report->threads = b->plain.backend->threads(b->plain.engine);
+    b->report->isa = b->plain.backend->variant(b->plain.engine);
     mark_differences(&b->plain, &b->fused.plan.program);
     mark_differences(&b->fused, &b->plain.plan.program);
     FB_TRY(check(b, fuse, decode, err));
@@ -188,8 +192,8 @@ static fb_status run(ops_bench *b, fb_error *err) {
     if (!b->report->ops || !b->ids) return fb_fail_memory(err, "benchmark", (o->prompt + o->gen) * 4);
     fb_bench_ids(b->model, b->ids, o->prompt + o->gen);
     for (int fuse = 0; fuse < FB_FUSE_COUNT; fuse++) {
-        if (!fb_fuse_why_not(&b->model->spec->program, (fb_fuse_id)fuse, true,
-                             fb_float_dot(&b->options->session))) {
+        fb_plan_options alone = {.greedy = true, .float_dot = fb_float_dot(&o->session)};
+        if (!fb_fuse_why_not(&b->model->spec->program, (fb_fuse_id)fuse, &alone)) {
             fb_status status = bench_fuse(b, (fb_fuse_id)fuse, err);
             close_side(&b->plain);
             close_side(&b->fused);

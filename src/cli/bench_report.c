@@ -47,10 +47,11 @@ static int name_width(const cli_bench_setting *setting, int32_t count) {
 
 static void print_setting(const cli_bench_setting *setting, const char *isa, int32_t threads, int64_t prompt,
                           int64_t gen, int64_t reps) {
-    printf("%s: prompt %" PRId64 ", gen %" PRId64 ", %" PRId64
-           " repetition%s, %d thread%s, %s, act %s, kv %s%s\n",
-           setting->path, prompt, gen, reps, reps == 1 ? "" : "s", threads, threads == 1 ? "" : "s", isa,
-           fb_dtype_name(setting->act), fb_dtype_name(setting->kv), setting->exact ? ", exact" : "");
+    char lanes[32] = "cuda";
+    if (threads) snprintf(lanes, sizeof lanes, "%d thread%s", threads, threads == 1 ? "" : "s");
+    printf("%s: prompt %" PRId64 ", gen %" PRId64 ", %" PRId64 " repetition%s, %s, %s, act %s, kv %s%s\n",
+           setting->path, prompt, gen, reps, reps == 1 ? "" : "s", lanes, isa, fb_dtype_name(setting->act),
+           fb_dtype_name(setting->kv), setting->exact ? ", exact" : "");
 }
 
 static void print_prefill(const cli_bench_setting *setting, const fb_bench_report *r, int width) {

@@ -79,12 +79,73 @@ static int show(const char *path, const fb_model *model, bool as_json) {
     return CLI_OK;
 }
 
+/* ---- the GPUs ---- */
+
+static void print_device(int32_t index, const fb_device_info *d) {
+    char memory[CLI_NUMBER_BYTES], unused[CLI_NUMBER_BYTES], l2[CLI_NUMBER_BYTES];
+    printf("cuda:%-18d %s, %s, %d multiprocessors, %sB", index, d->name, d->isa, d->multiprocessors,
+           cli_format_scaled((double)d->memory, memory));
+    printf(" (%sB free), L2 %sB, ", cli_format_scaled((double)d->memory_free, unused),
+           cli_format_scaled((double)d->l2_bytes, l2));
+    printf("%d KB of shared memory a block, driver for CUDA %d.%d\n", d->shared_bytes / 1024,
+           d->driver / 1000, d->driver % 1000 / 10);
+    if (*d->why_not) printf("%24s not usable: %s\n", "", d->why_not);
+}
+
+static void write_device(cli_json *json, const fb_device_info *d) {
+    cli_json_open(json, NULL, '{');
+    cli_json_string(json, "name", d->name);
+    cli_json_string(json, "isa", d->isa);
+    cli_json_int(json, "multiprocessors", d->multiprocessors);
+    cli_json_int(json, "memory", d->memory);
+    cli_json_int(json, "memory_free", d->memory_free);
+    cli_json_int(json, "l2_bytes", d->l2_bytes);
+    cli_json_int(json, "shared_bytes", d->shared_bytes);
+    cli_json_int(json, "driver", d->driver);
+    cli_json_int(json, "runtime", d->runtime);
+    cli_json_bool(json, "usable", !*d->why_not);
+    cli_json_string(json, "why_not", d->why_not);
+    cli_json_close(json, '}');
+}
+
+/* Why there is none is an answer, too. */
+static int show_devices(bool as_json) {
+    cli_json json = {.out = stdout};
+    fb_device_info device;
+    fb_error err = {0};
+    bool found = true;
+    int32_t count = 0;
+    fb_status status = FB_OK;
+    if (as_json) {
+        cli_json_open(&json, NULL, '{');
+        cli_json_open(&json, "devices", '[');
+    }
+    for (; found && status == FB_OK; count += found) {
+        status = fb_device_get(count, &found, &device, &err);
+        if (status != FB_OK || !found) break;
+        if (as_json)
+            write_device(&json, &device);
+        else
+            print_device(count, &device);
+    }
+    if (as_json) {
+        cli_json_close(&json, ']');
+        cli_json_string(&json, "why_not", err.message);
+        cli_json_close(&json, '}');
+        putchar('\n');
+    } else if (status != FB_OK) {
+        printf("no device: %s\n", err.message);
+    }
+    return CLI_OK;
+}
+
 int cli_info(const cli_command *command, int argc, char **argv) {
-    bool as_json = false;
+    bool as_json = false, devices = false;
     const cli_option options[] = {
+        {CLI_ROW(0, "devices", CLI_FLAG, &devices, NULL, "the GPUs that were found, or why there is none")},
         {CLI_ROW(0, "json", CLI_FLAG, &as_json, NULL, "one JSON object")},
     };
-    const cli_group groups[] = {{"output", options, 1}};
+    const cli_group groups[] = {{"output", options, 2}};
     cli_args args = {.command = command,
                      .notes = CLI_MODEL_NOTES,
                      .groups = groups,
@@ -92,6 +153,7 @@ int cli_info(const cli_command *command, int argc, char **argv) {
                      .max_positionals = 1};
     int status;
     if (!cli_args_parse(&args, argc, argv, &status)) return status;
+    if (devices) return show_devices(as_json);
     char *path;
     fb_model *model;
     status = cli_model_open(args.positional_count ? args.positionals[0] : NULL, &path, &model);

@@ -12,8 +12,13 @@ static const char *const caches[] = {"auto", "act", "f32", "f16", "bf16", "f64",
 static const char *const dots[] = {"q8", "float", NULL};
 
 void cli_model_rows(cli_model_options *options, cli_option rows[CLI_MODEL_ROWS]) {
-    *options = (cli_model_options){
-        .threads = 0, .act = FB_F32, .kv = "auto", .isa = NULL, .fuse = "auto", .dot = "q8"};
+    *options = (cli_model_options){.threads = 0,
+                                   .act = FB_F32,
+                                   .kv = "auto",
+                                   .isa = NULL,
+                                   .fuse = "auto",
+                                   .dot = "q8",
+                                   .backend = "auto"};
     rows[0] = (cli_option){
         CLI_ROW(0, "threads", CLI_INT, &options->threads, "N", "threads; the result does not depend on it"),
         .range = {0, MAX_THREADS}, .fallback = "0, one a core"};
@@ -34,6 +39,8 @@ void cli_model_rows(cli_model_options *options, cli_option rows[CLI_MODEL_ROWS])
         (cli_option){CLI_ROW(0, "dot", CLI_CHOICE, &options->dot, "KIND",
                              "what q8_0 and q4_0 weights are multiplied with: 8-bit integers or floats"),
                      .choices = dots};
+    rows[7] = (cli_option){CLI_ROW(0, "backend", CLI_STRING, &options->backend, "NAME",
+                                   "auto (a GPU if there is one), cpu, cuda, cuda:1")};
 }
 
 fb_dtype cli_model_kv(const cli_model_options *options) {
@@ -47,6 +54,7 @@ void cli_model_session(const cli_model_options *options, fb_session_options *ses
     session->act = options->act;
     session->kv = options->kv;
     session->isa = options->isa;
+    session->backend = options->backend;
     session->fuse = options->fuse;
     session->exact = options->exact;
     session->float_dot = strcmp(options->dot, "float") == 0;

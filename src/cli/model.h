@@ -7,15 +7,16 @@
 typedef struct cli_model_options {
     int64_t threads; /* 0: all */
     fb_dtype act;
-    const char *kv;   /* "auto", "act" or a dtype */
-    const char *isa;  /* NULL: the best */
-    const char *fuse; /* "none", "all", "auto" or a list */
-    const char *dot;  /* "q8" or "float" */
-    bool exact;       /* only variants that are bit-identical to the plain ops */
+    const char *kv;      /* "auto", "act" or a dtype */
+    const char *isa;     /* NULL: the best */
+    const char *backend; /* "auto", "cpu", "cuda", "cuda:1" */
+    const char *fuse;    /* "none", "all", "auto" or a list */
+    const char *dot;     /* "q8" or "float" */
+    bool exact;          /* only variants that are bit-identical to the plain ops */
 } cli_model_options;
 
 /* Sets the defaults and writes the rows whose targets are in `options`. */
-enum { CLI_MODEL_ROWS = 7 };
+enum { CLI_MODEL_ROWS = 8 };
 void cli_model_rows(cli_model_options *options, cli_option rows[CLI_MODEL_ROWS]);
 
 /* The dtype of the KV cache. */

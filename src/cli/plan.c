@@ -9,22 +9,27 @@
 
 static void print_machine(const fb_machine_figures *m) {
     char bytes[CLI_NUMBER_BYTES];
-    printf("%s, %d thread%s, %s: %.1f GFLOP/s, a barrier %.2f us, an op %.2f us\n", m->cpu, m->threads,
-           m->threads == 1 ? "" : "s", m->isa, 1e-9 * m->flops, 1e6 * m->barrier, 1e6 * m->dispatch);
+    if (m->gpu)
+        printf("%s, %s: %.1f TFLOP/s, a launch %.2f us, in a graph %.2f us, a small kernel %.2f us\n", m->cpu,
+               m->isa, 1e-12 * m->flops, 1e6 * m->launch, 1e6 * m->node, 1e6 * m->small);
+    else
+        printf("%s, %d thread%s, %s: %.1f GFLOP/s, a barrier %.2f us, an op %.2f us\n", m->cpu, m->threads,
+               m->threads == 1 ? "" : "s", m->isa, 1e-9 * m->flops, 1e6 * m->barrier, 1e6 * m->dispatch);
     printf("a step reads %sB of weights and cache, at %.1f GB/s at best\n",
            cli_format_scaled(m->footprint, bytes), 1e-9 * m->footprint_bandwidth);
 }
 
 /* One layer's ops with the time of one of them. */
-static void print_layer(const char *title, const fb_profile *p) {
+static void print_layer(const char *title, const fb_profile *p, const fb_machine_figures *m) {
     char bytes[CLI_NUMBER_BYTES];
-    printf("\n%s: %" PRId64 " barriers and %sB a layer\n%s", title, p->barriers,
+    printf("\n%s: %" PRId64 " %s and %sB a layer\n%s", title, p->barriers, m->gpu ? "launches" : "barriers",
            cli_format_scaled(p->layer_bytes, bytes), p->text);
 }
 
 static void print_times(const fb_plan_report *r) {
     const fb_profile *sides[] = {&r->plain, &r->fused};
     printf("\none layer, us a call     predicted   measured\n");
+    if (r->machine.gpu) puts("(measured launch by launch with marks between, never in a graph)");
     for (int side = 0; side < 2; side++) {
         puts(side ? "after" : "before");
         for (int64_t i = 0; i < sides[side]->op_count; i++) {
@@ -62,8 +67,8 @@ static void print_check(const fb_plan_report *r) {
 
 static void print_all(const fb_plan_report *r) {
     print_machine(&r->machine);
-    print_layer("before", &r->plain);
-    print_layer("after", &r->fused);
+    print_layer("before", &r->plain, &r->machine);
+    print_layer("after", &r->fused, &r->machine);
     print_times(r);
     print_fuses(r);
     print_check(r);
@@ -84,7 +89,7 @@ static void print_json(const fb_plan_report *r) {
         cli_json_bool(&json, "applies", !f->why_not);
         cli_json_bool(&json, "kept", f->kept);
         cli_json_real(&json, "bytes_saved", f->bytes_saved);
-        cli_json_int(&json, "barriers_saved", f->barriers_saved);
+        cli_json_int(&json, r->machine.gpu ? "launches_saved" : "barriers_saved", f->barriers_saved);
         cli_json_real(&json, "saving", f->saving);
         cli_json_real(&json, "ceiling", f->ceiling);
         cli_json_string(&json, "reason", f->why_not ? f->why_not : f->reason);

@@ -44,19 +44,26 @@ int cli_planner_make(const cli_args *args, const cli_model_options *options, cli
 }
 
 double cli_planner_percent(const fb_profile_op *op, const fb_machine_figures *machine) {
-    double streamed = op->weight_bytes + op->kv_bytes;
-    return op->seconds > 0 ? 100 * streamed / op->seconds / machine->footprint_bandwidth : 0;
+    double streamed = machine->gpu ? op->bytes : op->weight_bytes + op->kv_bytes;
+    double most = machine->gpu ? op->bandwidth : machine->footprint_bandwidth;
+    return op->seconds > 0 ? 100 * streamed / op->seconds / most : 0;
 }
 
 /* ---- JSON --------------------------------------------------------------------------------------------- */
 
 void cli_planner_json_machine(cli_json *json, const fb_machine_figures *m) {
     cli_json_open(json, "machine", '{');
-    cli_json_string(json, "cpu", m->cpu);
+    cli_json_string(json, m->gpu ? "gpu" : "cpu", m->cpu);
     cli_json_string(json, "isa", m->isa);
-    cli_json_int(json, "threads", m->threads);
-    cli_json_real(json, "barrier_s", m->barrier);
-    cli_json_real(json, "dispatch_s", m->dispatch);
+    if (m->gpu) {
+        cli_json_real(json, "launch_s", m->launch);
+        cli_json_real(json, "node_s", m->node);
+        cli_json_real(json, "small_s", m->small);
+    } else {
+        cli_json_int(json, "threads", m->threads);
+        cli_json_real(json, "barrier_s", m->barrier);
+        cli_json_real(json, "dispatch_s", m->dispatch);
+    }
     cli_json_real(json, "flops_per_s", m->flops);
     cli_json_real(json, "footprint_bytes", m->footprint);
     cli_json_real(json, "footprint_bytes_per_s", m->footprint_bandwidth);
@@ -99,7 +106,7 @@ void cli_planner_json_profile(cli_json *json, const char *key, const fb_profile 
     cli_json_real(json, "between", p->between);
     if (p->tpot > 0) cli_json_real(json, "measured", p->tpot);
     cli_json_real(json, "predicted", p->predicted);
-    cli_json_int(json, "barriers_a_layer", p->barriers);
+    cli_json_int(json, machine->gpu ? "launches_a_layer" : "barriers_a_layer", p->barriers);
     cli_json_real(json, "bytes_a_layer", p->layer_bytes);
     cli_json_open(json, "ops", '[');
     for (int64_t i = 0; i < p->op_count; i++) write_op(json, &p->ops[i], p->wall, machine);

@@ -23,7 +23,8 @@ int cli_planner_make(const cli_args *args, const cli_model_options *options, cli
 void cli_planner_json_machine(cli_json *json, const fb_machine_figures *machine);
 void cli_planner_json_profile(cli_json *json, const char *key, const fb_profile *profile,
                               const fb_machine_figures *machine);
-/* Percent of the measured bandwidth at the step's footprint that an op reached. */
+/* Percent of the measured bandwidth at the step's footprint that an op reached; on a GPU, of that at the
+ * bytes of one call. */
 double cli_planner_percent(const fb_profile_op *op, const fb_machine_figures *machine);
 
 #endif

@@ -18,7 +18,7 @@ static void print_op(const fb_profile_op *op, const fb_profile *p, const fb_mach
     double share = op->seconds / p->wall;
     printf("%-*s  %6" PRId64 "  %9.1f  %5.1f%%  %7sB  %7.2f", width, op->name, op->calls, 1e6 * op->seconds,
            100 * share, cli_format_scaled(op->bytes, bytes), 1e-9 * op->bytes / op->seconds);
-    if (op->weight_bytes + op->kv_bytes > 0.5 * op->bytes)
+    if (m->gpu || op->weight_bytes + op->kv_bytes > 0.5 * op->bytes)
         printf("  %5.0f%%", cli_planner_percent(op, m));
     else
         printf("  %6s", "-"); /* activations: they are in a core's cache */
@@ -35,7 +35,14 @@ static void print_table(const fb_plan_report *report, const fb_plan_request *q) 
         printf("prefill of %" PRId64 " tokens", q->prompt);
     else
         printf("decode steps at positions %" PRId64 " to %" PRId64, q->prompt, q->prompt + q->gen - 1);
-    printf(", %d threads, %s, mean of the faster %" PRId64 "\n", m->threads, m->isa, p->steps);
+    if (m->gpu)
+        printf(", %s, %s", m->cpu, m->isa);
+    else
+        printf(", %d threads, %s", m->threads, m->isa);
+    printf(", mean of the faster %" PRId64 "\n", p->steps);
+    if (m->gpu)
+        printf(
+            "launch by launch with marks between, never in a graph; of max: of a launch of so many bytes\n");
     printf("a step reads %sB of weights and cache; this machine reads that much at %.1f GB/s\n\n",
            cli_format_scaled(m->footprint, bytes), 1e-9 * m->footprint_bandwidth);
     printf("%-*s  %6s  %9s  %6s  %8s  %7s  %6s  %7s\n", width, "op", "calls", "us a step", "share", "bytes",

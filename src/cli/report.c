@@ -97,7 +97,8 @@ void cli_report_stats(const cli_report *report, FILE *out) {
         fprintf(out, "speed            %.1f tokens/s\n", f.rate);
     }
     fprintf(out, "peak memory      %sB\n", cli_format_scaled((double)f.memory, memory));
-    fprintf(out, "threads          %d\n", g->threads);
+    fprintf(out, "backend          %s\n", fb_session_backend(g->session));
+    if (g->threads) fprintf(out, "threads          %d\n", g->threads);
     fprintf(out, "isa              %s\n", g->isa);
     fprintf(out, "act              %s\n", fb_dtype_name(g->session_options.act));
     fprintf(out, "kv               %s\n", fb_dtype_name(cache_dtype(g)));
@@ -128,6 +129,7 @@ void cli_report_json(const cli_report *report, FILE *out) {
     cli_json_real(&json, "tpot_mean_ms", f.mean * 1e3);
     cli_json_real(&json, "tokens_per_s", f.rate);
     cli_json_int(&json, "peak_memory_bytes", f.memory);
+    cli_json_string(&json, "backend", fb_session_backend(g->session));
     cli_json_int(&json, "threads", g->threads);
     cli_json_string(&json, "isa", g->isa);
     cli_json_string(&json, "act", fb_dtype_name(g->session_options.act));

@@ -23,7 +23,8 @@
     X(QKV_UP, qkv_up, BIT, "qkv and MLP-up projections, where both read the same x")                         \
     X(NORM_LINEAR, norm_linear, BIT, "norm + the projection(s) that read it")                                \
     X(ADD3, add3, BIT, "(a + b) + c")                                                                        \
-    X(ADD_NORM, add_norm, BIT, "residual add(s) + the next norm(s), across the layer boundary")
+    X(ADD_NORM, add_norm, BIT, "residual add(s) + the next norm(s), across the layer boundary")              \
+    X(GRAPH, graph, BIT, "all launches of a decode step, recorded once (cuda)")
 
 typedef enum fb_fuse_id {
 #define X(ID, name, class, text) FB_FUSE_##ID,
@@ -57,6 +58,7 @@ typedef struct fb_plan_options {
     bool exact;     /* bit-identical variants only */
     bool greedy;    /* only the best token of a step is wanted, not the logits */
     bool float_dot; /* quantised weights are multiplied with floats: nothing is quantised in the program */
+    bool graph;     /* the backend can record a step */
 } fb_plan_options;
 
 /* A program after its fuses. The frequencies still belong to the plain program. */
@@ -69,11 +71,12 @@ typedef struct fb_plan {
 
 fb_status fb_plan_make(const fb_program *plain, const fb_plan_options *options, fb_plan *plan, fb_error *err);
 
-/* Why a fuse alone does not apply to a plain program, in a few words; NULL if it does. */
-const char *fb_fuse_why_not(const fb_program *plain, fb_fuse_id fuse, bool greedy, bool float_dot);
+/* Why a fuse alone (options->fuses does not count) does not apply to a plain program, in a few words; NULL if
+ * it does. */
+const char *fb_fuse_why_not(const fb_program *plain, fb_fuse_id fuse, const fb_plan_options *options);
 
 /* Whether a fuse applies with quant_gemm but not alone: a norm whose projections read it quantised. */
-bool fb_fuse_after_quant_gemm(const fb_program *plain, fb_fuse_id fuse, bool greedy, bool float_dot);
+bool fb_fuse_after_quant_gemm(const fb_program *plain, fb_fuse_id fuse, const fb_plan_options *options);
 
 /* Whether a session multiplies floats only: a float64 run is the truth, from which quantised activations are
  * an error. */

@@ -87,6 +87,11 @@ fb_status fb_plan_make(const fb_program *plain, const fb_plan_options *options, 
         }
     }
     count_calls(plan);
+    /* Not a rewrite: the same ops, launched together. */
+    if (options->graph && (options->fuses & FB_FUSE_BIT(FB_FUSE_GRAPH))) {
+        plan->applied |= FB_FUSE_BIT(FB_FUSE_GRAPH);
+        plan->calls[FB_FUSE_GRAPH] = 1;
+    }
     fb_layout layout;
     return fb_layout_make(&plan->program, &layout, err);
 }
@@ -99,18 +104,21 @@ static bool applies(const fb_program *plain, fb_fuse_id fuse, fb_plan_options op
     return yes;
 }
 
-bool fb_fuse_after_quant_gemm(const fb_program *plain, fb_fuse_id fuse, bool greedy, bool float_dot) {
-    fb_plan_options alone = {.fuses = FB_FUSE_BIT(fuse), .greedy = greedy, .float_dot = float_dot},
-                    both = alone;
-    both.fuses |= FB_FUSE_BIT(FB_FUSE_QUANT_GEMM);
-    return !applies(plain, fuse, alone) && applies(plain, fuse, both);
+static fb_plan_options only(const fb_plan_options *options, uint32_t fuses) {
+    fb_plan_options o = *options;
+    o.fuses = fuses;
+    return o;
 }
 
-const char *fb_fuse_why_not(const fb_program *plain, fb_fuse_id fuse, bool greedy, bool float_dot) {
-    fb_plan_options alone = {.fuses = FB_FUSE_BIT(fuse), .greedy = greedy, .float_dot = float_dot};
-    if (applies(plain, fuse, alone)) return NULL;
-    if (fb_fuse_after_quant_gemm(plain, fuse, greedy, float_dot))
-        return "quantised in between: only with quant_gemm";
+bool fb_fuse_after_quant_gemm(const fb_program *plain, fb_fuse_id fuse, const fb_plan_options *options) {
+    uint32_t alone = FB_FUSE_BIT(fuse), both = alone | FB_FUSE_BIT(FB_FUSE_QUANT_GEMM);
+    return !applies(plain, fuse, only(options, alone)) && applies(plain, fuse, only(options, both));
+}
+
+const char *fb_fuse_why_not(const fb_program *plain, fb_fuse_id fuse, const fb_plan_options *options) {
+    if (applies(plain, fuse, only(options, FB_FUSE_BIT(fuse)))) return NULL;
+    if (fuse == FB_FUSE_GRAPH) return "only on the cuda backend";
+    if (fb_fuse_after_quant_gemm(plain, fuse, options)) return "quantised in between: only with quant_gemm";
     for (int32_t i = 0; i < fb_pattern_count; i++)
         if (fb_pattern_table[i].fuse == fuse) return fb_pattern_table[i].needs;
     return "no pattern";

@@ -9,6 +9,7 @@
 
 #include "arch/gguf_names.h"
 #include "base/pack.h"
+#include "base/pool.h"
 #include "base/quant.h"
 #include "model/correct.h"
 
@@ -40,10 +41,17 @@ typedef struct quantizer {
     double *mean;                 /* of the inputs of the matrix that is being written, or NULL */
     double *shift;                /* what its bias gets, by row */
     double *shifts[FB_MAX_SLOTS]; /* by bias: those of matrices that are written, until the bias is */
-    /* Room for a row. */
-    float *values, *back;
+    /* Rows are converted BATCH at a time, shared by the lanes, and then added up and written in order: the
+     * file and the report do not depend on the number of lanes. */
+    fb_pool *pool;
+    const item *converting;
+    const int64_t *rows;     /* of the batch */
+    int64_t row_count, room; /* room: elements of a row at most */
+    float *values, *back;    /* [BATCH][room] */
     uint8_t *from, *to;
 } quantizer;
+
+#define BATCH 64
 
 void fb_quantize_options_default(fb_quantize_options *options) {
     *options = (fb_quantize_options){.type = FB_Q8_0, .head = FB_Q8_0};
@@ -153,29 +161,48 @@ static void declare(const quantizer *q) {
 /* ---- rows ---------------------------------------------------------------------------------------------- */
 
 static fb_status make_room(quantizer *q, fb_error *err) {
-    int64_t most = 0;
     for (int64_t i = 0; i < q->count; i++)
-        if (q->items[i].weight.cols > most) most = q->items[i].weight.cols;
-    size_t bytes = (size_t)most * sizeof(float);
+        if (q->items[i].weight.cols > q->room) q->room = q->items[i].weight.cols;
+    size_t bytes = BATCH * (size_t)q->room * sizeof(float);
     q->values = malloc(bytes);
     q->back = malloc(bytes);
     q->from = malloc(bytes);
     q->to = malloc(bytes);
-    if (!q->values || !q->back || !q->from || !q->to) return fb_fail_memory(err, "a row", 4 * (int64_t)bytes);
-    return FB_OK;
+    if (!q->values || !q->back || !q->from || !q->to) return fb_fail_memory(err, "rows", 4 * (int64_t)bytes);
+    return fb_pool_create(fb_pool_cores(), &q->pool, err);
 }
 
-/* A row as the checkpoint has it. */
-static const uint8_t *source_row(quantizer *q, const fb_weight *w, int64_t row) {
+static float *row_at(float *rows, const quantizer *q, int64_t place) { return rows + place * q->room; }
+static uint8_t *bytes_at(uint8_t *rows, const quantizer *q, int64_t place) {
+    return rows + place * q->room * (int64_t)sizeof(float);
+}
+
+/* A row as the checkpoint has it; `place` is its number in the batch. */
+static const uint8_t *source_row(const quantizer *q, const fb_weight *w, int64_t row, int64_t place) {
     if (!w->packed) return (const uint8_t *)w->data + row * fb_dtype_bytes(w->dtype, w->cols);
-    fb_unpack_row(w->dtype, w->data, w->cols, row, q->from);
-    return q->from;
+    fb_unpack_row(w->dtype, w->data, w->cols, row, bytes_at(q->from, q, place));
+    return bytes_at(q->from, q, place);
 }
 
-static fb_status add_error(quantizer *q, const item *t, int64_t row, fb_error *err) {
+static void convert_lane(void *arg, int32_t lane) {
+    const quantizer *q = arg;
+    const fb_weight *w = &q->converting->weight;
+    int64_t begin, end;
+    fb_pool_share(q->row_count, 1, lane, fb_pool_lanes(q->pool), &begin, &end);
+    for (int64_t i = begin; i < end; i++) {
+        float *values = row_at(q->values, q, i);
+        uint8_t *to = bytes_at(q->to, q, i);
+        fb_quant_decode(w->dtype, source_row(q, w, q->rows[i], i), w->cols, values);
+        fb_quant_search(q->converting->type, values, w->cols, to);
+        fb_quant_decode(q->converting->type, to, w->cols, row_at(q->back, q, i));
+    }
+}
+
+static fb_status add_error(quantizer *q, const item *t, int64_t row, int64_t place, fb_error *err) {
     double error = 0, norm = 0, most = q->report->kinds[t->kind].max_abs;
+    const float *values = row_at(q->values, q, place), *back = row_at(q->back, q, place);
     for (int64_t i = 0; i < t->weight.cols; i++) {
-        double value = (double)q->values[i], difference = fabs((double)q->back[i] - value);
+        double value = (double)values[i], difference = fabs((double)back[i] - value);
         error += difference * difference;
         norm += value * value;
         if (difference > most) most = difference;
@@ -192,7 +219,7 @@ static fb_status add_error(quantizer *q, const item *t, int64_t row, fb_error *e
 /* A value of a bias, less what rounding its row of the matrix adds to the mean of the output. */
 static fb_status write_shifted(quantizer *q, const item *t, int64_t row, fb_error *err) {
     float value;
-    fb_quant_decode(t->weight.dtype, source_row(q, &t->weight, row), 1, &value);
+    fb_quant_decode(t->weight.dtype, source_row(q, &t->weight, row, 0), 1, &value);
     value = (float)((double)value + q->shifts[t->slot][row]);
     if (!isfinite(value))
         return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: row %lld: %g after the matrix was rounded (a number)",
@@ -200,23 +227,36 @@ static fb_status write_shifted(quantizer *q, const item *t, int64_t row, fb_erro
     return fb_gguf_writer_data(q->writer, &value, sizeof value, err);
 }
 
-static void add_shift(quantizer *q, int64_t row, int64_t cols) {
+static void add_shift(quantizer *q, int64_t row, int64_t place, int64_t cols) {
+    const float *values = row_at(q->values, q, place), *back = row_at(q->back, q, place);
     double sum = 0;
-    for (int64_t i = 0; i < cols; i++) sum += ((double)q->values[i] - (double)q->back[i]) * q->mean[i];
+    for (int64_t i = 0; i < cols; i++) sum += ((double)values[i] - (double)back[i]) * q->mean[i];
     q->shift[row] = sum;
 }
 
-static fb_status write_row(quantizer *q, const item *t, int64_t row, fb_error *err) {
+static bool converts(const quantizer *q, const item *t) {
+    return !q->shifts[t->slot] && t->weight.dtype != t->type;
+}
+
+static fb_status write_row(quantizer *q, const item *t, int64_t row, int64_t place, fb_error *err) {
     if (q->shifts[t->slot]) return write_shifted(q, t, row, err);
-    const uint8_t *from = source_row(q, &t->weight, row);
     int64_t cols = t->weight.cols, size = fb_dtype_bytes(t->type, cols);
-    if (t->weight.dtype == t->type) return fb_gguf_writer_data(q->writer, from, size, err);
-    fb_quant_decode(t->weight.dtype, from, cols, q->values);
-    fb_quant_search(t->type, q->values, cols, q->to);
-    fb_quant_decode(t->type, q->to, cols, q->back);
-    FB_TRY(add_error(q, t, row, err));
-    if (q->mean) add_shift(q, row, cols);
-    return fb_gguf_writer_data(q->writer, q->to, size, err);
+    if (!converts(q, t))
+        return fb_gguf_writer_data(q->writer, source_row(q, &t->weight, row, place), size, err);
+    FB_TRY(add_error(q, t, row, place, err));
+    if (q->mean) add_shift(q, row, place, cols);
+    return fb_gguf_writer_data(q->writer, bytes_at(q->to, q, place), size, err);
+}
+
+static fb_status write_batch(quantizer *q, const item *t, const int64_t *rows, int64_t count, fb_error *err) {
+    if (converts(q, t)) {
+        q->converting = t;
+        q->rows = rows;
+        q->row_count = count;
+        fb_pool_run(q->pool, convert_lane, q);
+    }
+    for (int64_t i = 0; i < count; i++) FB_TRY(write_row(q, t, rows[i], i, err));
+    return FB_OK;
 }
 
 static fb_status show_progress(quantizer *q, int64_t weights, fb_error *err) {
@@ -242,9 +282,10 @@ static fb_status write_rows(quantizer *q, const item *t, fb_error *err) {
     int64_t *order;
     FB_TRY(file_order(q, t, &order, err));
     fb_status status = FB_OK;
-    for (int64_t i = 0; i < t->weight.rows && status == FB_OK; i++) {
-        status = write_row(q, t, order[i], err);
-        if (status == FB_OK) status = show_progress(q, t->weight.cols, err);
+    for (int64_t i = 0; i < t->weight.rows && status == FB_OK; i += BATCH) {
+        int64_t count = t->weight.rows - i < BATCH ? t->weight.rows - i : BATCH;
+        status = write_batch(q, t, order + i, count, err);
+        if (status == FB_OK) status = show_progress(q, count * t->weight.cols, err);
     }
     free(order);
     return status;
@@ -322,6 +363,7 @@ fb_status fb_model_quantize(const fb_model *model, const char *path, const fb_qu
     free(q.mean);
     free(q.rope_factors);
     free(q.items);
+    fb_pool_free(q.pool);
     free(q.values);
     free(q.back);
     free(q.from);

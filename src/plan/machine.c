@@ -11,8 +11,9 @@
 #include "base/pool.h"
 #include "file/json.h"
 
-#define FILE_VERSION 4
-#define FILE_LIMIT   (64 << 10)
+#define FILE_VERSION     4
+#define GPU_FILE_VERSION 1
+#define FILE_LIMIT       (64 << 10)
 
 /* ---- who this machine is ------------------------------------------------------------------------------ */
 
@@ -69,6 +70,29 @@ void fb_machine_assume(fb_machine *m, int32_t lanes, fb_dtype act) {
     memcpy(m->term, usual, sizeof usual);
 }
 
+void fb_machine_assume_gpu(fb_machine *m, int32_t device, fb_dtype act) {
+    bool found = false;
+    fb_device_info info;
+    fb_status status = fb_device_get(device, &found, &info, NULL);
+    memset(m, 0, sizeof *m);
+    m->gpu = true;
+    snprintf(m->cpu, sizeof m->cpu, "%s", status == FB_OK && found ? info.name : "unknown");
+    snprintf(m->isa, sizeof m->isa, "%s", status == FB_OK && found ? info.isa : "unknown");
+    m->lanes = 1;
+    m->act = act;
+    for (int i = 0; i < FB_CURVE_POINTS; i++) {
+        m->bytes[i] = (double)(8 << 10) * pow(4, i);
+        m->bandwidth[i] = 3e12;
+    }
+    m->flops = act == FB_F32 ? 30e12 : 300e12;
+    m->step = m->graph = 15e-6;
+    m->launch = 4e-6;
+    m->node = 1e-6;
+    m->small = 2.5e-6;
+    m->norm.calls = m->quantise.calls = 0.5e-6;
+    m->term[FB_TERM_LOGITS].units = 1e-9;
+}
+
 double fb_machine_bandwidth(const fb_machine *m, double bytes) {
     int i = 0;
     while (i + 1 < FB_CURVE_POINTS && m->bytes[i + 1] <= bytes) i++;
@@ -85,7 +109,7 @@ typedef struct member {
     size_t offset;
 } member;
 
-static const member members[] = {
+static const member cpu_members[] = {
     {"barrier_s", offsetof(fb_machine, barrier)},
     {"dispatch_s", offsetof(fb_machine, dispatch)},
     {"foreign_s_per_byte", offsetof(fb_machine, foreign)},
@@ -94,10 +118,28 @@ static const member members[] = {
     {"overlap", offsetof(fb_machine, overlap)},
     {"clock_s", offsetof(fb_machine, clock)},
     {"flops_per_s", offsetof(fb_machine, flops)},
+    {NULL, 0},
 };
-enum { MEMBERS = sizeof members / sizeof *members };
+static const member gpu_members[] = {
+    {"launch_s", offsetof(fb_machine, launch)},
+    {"node_s", offsetof(fb_machine, node)},
+    {"small_s", offsetof(fb_machine, small)},
+    {"step_s", offsetof(fb_machine, step)},
+    {"graph_s", offsetof(fb_machine, graph)},
+    {"flops_per_s", offsetof(fb_machine, flops)},
+    {"logit_s", offsetof(fb_machine, term[FB_TERM_LOGITS].units)},
+    {"norm_s", offsetof(fb_machine, norm.calls)},
+    {"norm_s_per_product", offsetof(fb_machine, norm.units)},
+    {"quantise_s", offsetof(fb_machine, quantise.calls)},
+    {"quantise_s_per_product", offsetof(fb_machine, quantise.units)},
+    {NULL, 0},
+};
 
-static double *member_of(fb_machine *m, int i) { return (double *)(void *)((char *)m + members[i].offset); }
+static const member *members_of(const fb_machine *m) { return m->gpu ? gpu_members : cpu_members; }
+static double *at_member(fb_machine *m, const member *which) {
+    return (double *)(void *)((char *)m + which->offset);
+}
+static int version_of(const fb_machine *m) { return m->gpu ? GPU_FILE_VERSION : FILE_VERSION; }
 
 static char *file_path(const char *folder, const fb_machine *m) {
     char cpu[sizeof m->cpu];
@@ -107,10 +149,10 @@ static char *file_path(const char *folder, const fb_machine *m) {
         bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
         cpu[i] = plain || !c ? c : '-';
     }
-    if (asprintf(&path, "%s/machine-%s-%d-%s-%s.json", folder, cpu, m->lanes, m->isa, fb_dtype_name(m->act)) <
-        0)
-        return NULL;
-    return path;
+    const char *act = fb_dtype_name(m->act);
+    int length = m->gpu ? asprintf(&path, "%s/gpu-%s-%s-%s.json", folder, cpu, m->isa, act)
+                        : asprintf(&path, "%s/machine-%s-%d-%s-%s.json", folder, cpu, m->lanes, m->isa, act);
+    return length < 0 ? NULL : path;
 }
 
 static bool good(double value) { return isfinite(value) && value >= 0 && value < 1e18; }
@@ -131,17 +173,18 @@ static bool read_pairs(const json_t *array, double *first, double *second, size_
 
 static bool read_machine(const json_t *root, fb_machine *m) {
     fb_machine got = *m;
-    const char *cpu = json_string_value(json_object_get(root, "cpu"));
-    if (json_integer_value(json_object_get(root, "version")) != FILE_VERSION) return false;
+    const char *cpu = json_string_value(json_object_get(root, m->gpu ? "gpu" : "cpu"));
+    if (json_integer_value(json_object_get(root, "version")) != version_of(m)) return false;
     if (!cpu || strcmp(cpu, m->cpu) != 0) return false;
-    for (int i = 0; i < MEMBERS; i++) {
-        const json_t *value = json_object_get(root, members[i].name);
+    for (const member *which = members_of(m); which->name; which++) {
+        const json_t *value = json_object_get(root, which->name);
         if (!json_is_number(value) || !good(json_number_value(value))) return false;
-        *member_of(&got, i) = json_number_value(value);
+        *at_member(&got, which) = json_number_value(value);
     }
     if (!read_pairs(json_object_get(root, "bandwidth"), got.bytes, got.bandwidth, FB_CURVE_POINTS, 1))
         return false;
-    if (!read_pairs(json_object_get(root, "terms"), &got.term[0].calls, &got.term[0].units, FB_TERM_COUNT, 2))
+    if (!m->gpu &&
+        !read_pairs(json_object_get(root, "terms"), &got.term[0].calls, &got.term[0].units, FB_TERM_COUNT, 2))
         return false;
     for (int i = 0; i < FB_CURVE_POINTS; i++)
         if (!(got.bandwidth[i] > 0) || got.bytes[i] <= (i ? got.bytes[i - 1] : 0)) return false;
@@ -150,12 +193,9 @@ static bool read_machine(const json_t *root, fb_machine *m) {
     return true;
 }
 
-bool fb_machine_load(const char *folder, int32_t lanes, const char *isa_name, fb_dtype act, fb_machine *m) {
-    const fb_isa *isa;
+/* The file of the machine that `m` names. */
+static bool load(const char *folder, fb_machine *m) {
     json_t *root = NULL;
-    if (fb_isa_find(isa_name, &isa, NULL) != FB_OK) return false;
-    fb_machine_assume(m, lanes ? lanes : fb_pool_cores(), act);
-    snprintf(m->isa, sizeof m->isa, "%s", isa->name);
     char *path = file_path(folder, m);
     bool ok = path && fb_json_load(path, FILE_LIMIT, &root, NULL) == FB_OK && read_machine(root, m);
     json_decref(root);
@@ -163,22 +203,39 @@ bool fb_machine_load(const char *folder, int32_t lanes, const char *isa_name, fb
     return ok;
 }
 
+bool fb_machine_load(const char *folder, int32_t lanes, const char *isa_name, fb_dtype act, fb_machine *m) {
+    const fb_isa *isa;
+    if (fb_isa_find(isa_name, &isa, NULL) != FB_OK) return false;
+    fb_machine_assume(m, lanes ? lanes : fb_pool_cores(), act);
+    snprintf(m->isa, sizeof m->isa, "%s", isa->name);
+    return load(folder, m);
+}
+
+bool fb_machine_load_gpu(const char *folder, int32_t device, fb_dtype act, fb_machine *m) {
+    fb_machine_assume_gpu(m, device, act);
+    return load(folder, m);
+}
+
 static void write_machine(FILE *f, const fb_machine *machine) {
     fb_machine m = *machine;
     json_t *cpu = json_string(m.cpu); /* for its escapes */
     char *quoted = cpu ? json_dumps(cpu, JSON_ENCODE_ANY) : NULL;
-    fprintf(f, "{\"version\": %d,\n \"cpu\": %s,\n", FILE_VERSION, quoted ? quoted : "\"\"");
-    fprintf(f, " \"isa\": \"%s\", \"threads\": %d, \"act\": \"%s\",\n", m.isa, m.lanes, fb_dtype_name(m.act));
+    fprintf(f, "{\"version\": %d,\n \"%s\": %s,\n", version_of(&m), m.gpu ? "gpu" : "cpu",
+            quoted ? quoted : "\"\"");
+    fprintf(f, " \"isa\": \"%s\", ", m.isa);
+    if (!m.gpu) fprintf(f, "\"threads\": %d, ", m.lanes);
+    fprintf(f, "\"act\": \"%s\",\n", fb_dtype_name(m.act));
     free(quoted);
     json_decref(cpu);
-    for (int i = 0; i < MEMBERS; i++) fprintf(f, " \"%s\": %.9g,\n", members[i].name, *member_of(&m, i));
+    for (const member *which = members_of(&m); which->name; which++)
+        fprintf(f, " \"%s\": %.9g,\n", which->name, *at_member(&m, which));
     fputs(" \"bandwidth\": [", f);
     for (int i = 0; i < FB_CURVE_POINTS; i++)
         fprintf(f, "%s[%.0f, %.9g]", i ? ", " : "", m.bytes[i], m.bandwidth[i]);
-    fputs("],\n \"terms\": [", f);
-    for (int i = 0; i < FB_TERM_COUNT; i++)
+    fputs(m.gpu ? "]}\n" : "],\n \"terms\": [", f);
+    for (int i = 0; i < FB_TERM_COUNT && !m.gpu; i++)
         fprintf(f, "%s[%.9g, %.9g]", i ? ", " : "", m.term[i].calls, m.term[i].units);
-    fputs("]}\n", f);
+    if (!m.gpu) fputs("]}\n", f);
 }
 
 fb_status fb_machine_save(const char *folder, const fb_machine *m, fb_error *err) {
@@ -205,5 +262,13 @@ fb_status fb_machine_get(const char *folder, bool anew, int32_t lanes, const cha
     if (folder && !anew && fb_machine_load(folder, lanes, isa, act, m)) return FB_OK;
     FB_TRY(fb_machine_measure(lanes, isa, act, m, err));
     if (folder) fb_machine_save(folder, m, NULL); /* a cache that cannot be written is none */
+    return FB_OK;
+}
+
+fb_status fb_machine_get_gpu(const char *folder, bool anew, const fb_backend *backend, int32_t device,
+                             fb_dtype act, fb_machine *m, fb_error *err) {
+    if (folder && !anew && fb_machine_load_gpu(folder, device, act, m)) return FB_OK;
+    FB_TRY(fb_machine_measure_gpu(backend, device, act, m, err));
+    if (folder) fb_machine_save(folder, m, NULL);
     return FB_OK;
 }

@@ -3,6 +3,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/pack.h"
+
 /* ---- one program -------------------------------------------------------------------------------------- */
 
 static double compute_seconds(const fb_machine *m, const fb_cost *cost) {
@@ -24,7 +26,21 @@ static void price_op(const fb_machine *m, double bandwidth, int32_t lanes, fb_pr
     op->seconds = op->kernel + m->dispatch + (op->barrier ? m->barrier : 0);
 }
 
-static void count_all(const fb_bound *bound, const fb_shape *shape, fb_price *price) {
+/* A GPU has quantised types without a kernel as float16: what these bytes are more than the file's. */
+static int64_t decoded_bytes(const fb_bound *bound, const fb_op *op, int64_t rows) {
+    bool table = op->kind == FB_OP_EMBED || op->kind == FB_OP_EMBED_POSITION;
+    int64_t more = 0;
+    for (int k = 0; k < FB_MAX_WEIGHTS; k++) {
+        if (op->weights[k] == FB_NONE) continue;
+        const fb_weight *w = &bound->weights[op->weights[k] * bound->program->layers];
+        if (fb_dtype_is_float(w->dtype) || fb_pack_has(w->dtype)) continue;
+        int64_t elements = (table ? rows : w->rows) * w->cols;
+        more += fb_dtype_bytes(FB_F16, elements) - fb_dtype_bytes(w->dtype, elements);
+    }
+    return more;
+}
+
+static void count_all(const fb_bound *bound, const fb_shape *shape, bool gpu, fb_price *price) {
     const fb_program *p = bound->program;
     for (int s = 0; s < FB_SECTIONS; s++)
         for (int32_t i = 0; i < p->op_count[s]; i++) {
@@ -33,7 +49,8 @@ static void count_all(const fb_bound *bound, const fb_shape *shape, fb_price *pr
                 continue; /* a chunk of a prefill, not the last */
             int64_t times = s == FB_BODY ? p->layers : 1;
             op->cost = fb_cost_of(bound, (fb_section)s, i, shape);
-            op->barrier = fb_program_barrier(p, (fb_section)s, i, shape->lanes);
+            if (gpu) op->cost.weight_bytes += decoded_bytes(bound, &p->ops[s][i], shape->rows);
+            op->barrier = gpu || fb_program_barrier(p, (fb_section)s, i, shape->lanes);
             price->footprint += (double)(times * (op->cost.weight_bytes + op->cost.kv_bytes));
             price->step_bytes += times * fb_cost_bytes(&op->cost);
             price->step_barriers += times * op->barrier;
@@ -43,10 +60,60 @@ static void count_all(const fb_bound *bound, const fb_shape *shape, fb_price *pr
         }
 }
 
-void fb_price_program(const fb_bound *bound, const fb_machine *m, const fb_shape *shape, fb_price *price) {
+/* Handing them out and comparing them; nothing if only the best token is. */
+static double logits_seconds(const fb_program *p, const fb_machine *m, const fb_shape *shape) {
+    if (p->logits == FB_NONE) return 0;
+    return m->term[FB_TERM_LOGITS].units * (double)(p->vocab * shape->epilogue_rows);
+}
+
+/* What is folded into a linear of one token. Beside the products of many it is little, and not counted. */
+static double folded_seconds(const fb_bound *bound, const fb_op *op, const fb_machine *m,
+                             const fb_shape *shape) {
+    bool group = op->kind == FB_OP_LINEAR_GROUP;
+    double products[2] = {0}, seconds = 0;
+    if (shape->rows > 1 || (!group && op->kind != FB_OP_LINEAR && op->kind != FB_OP_HEAD_ARGMAX)) return 0;
+    for (int s = 0; s < (group ? op->attr.segments : 1); s++) {
+        const fb_weight *w = &bound->weights[op->weights[4 * s] * bound->program->layers];
+        if (group && op->attr.segment[s].norm != FB_OP_COUNT) products[0] += (double)(w->rows * w->cols);
+        if (op->attr.segment[s].dot == FB_DOT_QUANTIZE) products[1] += (double)(w->rows * w->cols);
+    }
+    if (products[0] > 0) seconds += m->norm.calls + m->norm.units * products[0];
+    if (products[1] > 0) seconds += m->quantise.calls + m->quantise.units * products[1];
+    return seconds;
+}
+
+/* On a GPU the bytes are the launch's own, activations too: they pass through the same memory. */
+static void price_kernel(const fb_machine *m, double folded, fb_price_op *op) {
+    double bytes = (double)fb_cost_bytes(&op->cost);
+    op->compute = (double)op->cost.flops / m->flops;
+    op->memory = bytes / fb_machine_bandwidth(m, bytes);
+    op->kernel = fmax(m->small, fmax(op->compute, op->memory)) + folded;
+}
+
+/* The host launches ahead of the device, which waits only if all launches take longer than all ops; what it
+ * waits is shared among them. Recorded, they are one launch. */
+static void price_launches(const fb_bound *bound, const fb_machine *m, const fb_shape *shape, bool graph,
+                           fb_price *price) {
     const fb_program *p = bound->program;
-    memset(price, 0, sizeof *price);
-    count_all(bound, shape, price);
+    for (int i = 0; i < FB_CURVE_POINTS; i++) price->bandwidth = fmax(price->bandwidth, m->bandwidth[i]);
+    for (int s = 0; s < FB_SECTIONS; s++)
+        for (int32_t i = 0; i < p->op_count[s]; i++) {
+            if (s == FB_EPILOGUE && shape->epilogue_rows == 0) continue;
+            price_kernel(m, folded_seconds(bound, &p->ops[s][i], m, shape), &price->op[s][i]);
+            price->total += (price->op[s][i].kernel + m->node) * (double)(s == FB_BODY ? p->layers : 1);
+        }
+    double launches = (double)price->step_barriers;
+    if (!graph) price->wait = fmax(0, m->launch - price->total / launches);
+    for (int s = 0; s < FB_SECTIONS; s++)
+        for (int32_t i = 0; i < p->op_count[s]; i++)
+            price->op[s][i].seconds = price->op[s][i].kernel + m->node + price->wait;
+    price->total += price->wait * launches;
+    price->between = (graph ? m->graph : m->step) + logits_seconds(p, m, shape);
+    price->total += price->between;
+}
+
+static void price_on_cpu(const fb_bound *bound, const fb_machine *m, const fb_shape *shape, fb_price *price) {
+    const fb_program *p = bound->program;
     price->bandwidth = fb_machine_bandwidth(m, price->footprint);
     for (int s = 0; s < FB_SECTIONS; s++)
         for (int32_t i = 0; i < p->op_count[s]; i++) {
@@ -54,10 +121,29 @@ void fb_price_program(const fb_bound *bound, const fb_machine *m, const fb_shape
             price_op(m, price->bandwidth, shape->lanes, &price->op[s][i]);
             price->total += price->op[s][i].seconds * (double)(s == FB_BODY ? p->layers : 1);
         }
-    price->between = m->step;
-    if (p->logits != FB_NONE)
-        price->between += m->term[FB_TERM_LOGITS].units * (double)(p->vocab * shape->epilogue_rows);
+    price->between = m->step + logits_seconds(p, m, shape);
     price->total += price->between;
+}
+
+static void price_all(const fb_bound *bound, const fb_machine *m, const fb_shape *shape, bool graph,
+                      fb_price *price) {
+    memset(price, 0, sizeof *price);
+    count_all(bound, shape, m->gpu, price);
+    if (m->gpu)
+        price_launches(bound, m, shape, graph, price);
+    else
+        price_on_cpu(bound, m, shape, price);
+}
+
+void fb_price_program(const fb_bound *bound, const fb_machine *m, const fb_shape *shape, fb_price *price) {
+    price_all(bound, m, shape, false, price);
+}
+
+void fb_price_plan(const fb_plan *plan, const fb_weight *weights, const fb_machine *m, const fb_shape *shape,
+                   fb_price *price) {
+    bool graph =
+        (plan->applied & FB_FUSE_BIT(FB_FUSE_GRAPH)) && shape->rows == 1 && shape->epilogue_rows == 1;
+    price_all(&(fb_bound){&plan->program, weights}, m, shape, graph, price);
 }
 
 /* ---- the choice --------------------------------------------------------------------------------------- */
@@ -84,7 +170,7 @@ typedef struct choosing {
 
 static fb_status predict(choosing *c, const fb_plan_options *options, double *seconds, fb_error *err) {
     FB_TRY(fb_plan_make(c->plain, options, &c->plan, err));
-    fb_price_program(&(fb_bound){&c->plan.program, c->weights}, c->machine, c->shape, &c->price);
+    fb_price_plan(&c->plan, c->weights, c->machine, c->shape, &c->price);
     *seconds = c->price.total;
     return FB_OK;
 }

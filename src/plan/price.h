@@ -10,22 +10,28 @@ typedef struct fb_price_op {
     double kernel; /* seconds of one call: `compute` and `memory`, as far as they do not overlap, the
                     * first bytes of streams, and what is handed over */
     double compute, memory;
-    bool barrier;   /* all lanes meet after it */
-    double seconds; /* kernel, dispatch and barrier */
+    bool barrier;   /* all lanes meet after it; on a GPU, every op's launch */
+    double seconds; /* kernel, dispatch and barrier; on a GPU, kernel, node and wait */
 } fb_price_op;
 
 typedef struct fb_price {
     fb_price_op op[FB_SECTIONS][FB_MAX_OPS];
     double between;   /* seconds of a step outside of ops */
+    double wait;      /* seconds that a GPU waits for a launch, on average */
     double total;     /* seconds of a step, all layers */
     double footprint; /* bytes that a step reads, weights and cache */
-    double bandwidth; /* at that footprint */
+    double bandwidth; /* at that footprint; on a GPU, the most there is */
     int64_t layer_bytes, layer_barriers;
     int64_t step_bytes, step_barriers;
 } fb_price;
 
+/* The ops of a program, on a GPU launched one by one. */
 void fb_price_program(const fb_bound *bound, const fb_machine *machine, const fb_shape *shape,
                       fb_price *price);
+
+/* The same, recorded where the plan has it: a decode step of a GPU. */
+void fb_price_plan(const fb_plan *plan, const fb_weight *weights, const fb_machine *machine,
+                   const fb_shape *shape, fb_price *price);
 
 /* Leaves of `options->fuses` the ones whose plan has the lowest predicted total. One that makes no difference
  * is kept. Costs well under a millisecond. */

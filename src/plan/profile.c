@@ -15,23 +15,29 @@ fb_status fb_runner_open(fb_runner *r, const fb_model *model, const fb_session_o
     r->model = model;
     fb_dtype kv;
     FB_TRY(fb_dtype_parse_kv(options->kv, options->act, &kv, err));
+    int32_t device;
+    FB_TRY(fb_backend_find(options, &r->backend, &device, err));
     FB_TRY(fb_plan_make(&model->spec->program, plan, &r->plan, err));
+    r->chunk = r->backend == &fb_backend_cpu ? FB_RUNNER_CHUNK : FB_RUNNER_CHUNK_GPU;
+    if (r->chunk > capacity) r->chunk = capacity;
     fb_backend_options backend = {.threads = options->threads,
                                   .act = options->act,
                                   .kv = kv,
                                   .isa = options->isa,
+                                  .device = device,
+                                  .graph = r->plan.applied & FB_FUSE_BIT(FB_FUSE_GRAPH),
                                   .profile = profile,
                                   .capacity = capacity,
-                                  .chunk = capacity < FB_RUNNER_CHUNK ? capacity : FB_RUNNER_CHUNK,
+                                  .chunk = r->chunk,
                                   .epilogue_rows = 1};
     int64_t bytes = model->spec->program.vocab * (int64_t)sizeof *r->logits;
     r->logits = malloc((size_t)bytes);
     if (!r->logits) return fb_fail_memory(err, "logits", bytes);
-    return fb_backend_cpu.open(&(fb_bound){&r->plan.program, model->weights}, &backend, &r->engine, err);
+    return r->backend->open(&(fb_bound){&r->plan.program, model->weights}, &backend, &r->engine, err);
 }
 
 void fb_runner_close(fb_runner *r) {
-    if (r->engine) fb_backend_cpu.close(r->engine);
+    if (r->engine) r->backend->close(r->engine);
     free(r->logits);
     r->engine = NULL;
     r->logits = NULL;
@@ -43,7 +49,7 @@ static int32_t some_id(const fb_runner *r, int64_t position) {
 }
 
 static fb_status run_rows(fb_runner *r, int64_t rows, bool last, fb_error *err) {
-    int32_t ids[FB_RUNNER_CHUNK], best;
+    int32_t ids[FB_RUNNER_CHUNK_GPU], best;
     for (int64_t i = 0; i < rows; i++) ids[i] = some_id(r, r->position + i);
     fb_step step = {.ids = ids,
                     .rows = rows,
@@ -51,7 +57,7 @@ static fb_status run_rows(fb_runner *r, int64_t rows, bool last, fb_error *err) 
                     .epilogue_rows = last,
                     .logits = r->logits,
                     .best = &best};
-    FB_TRY(fb_backend_cpu.run(r->engine, &step, err));
+    FB_TRY(r->backend->run(r->engine, &step, err));
     r->position += rows;
     return FB_OK;
 }
@@ -59,7 +65,7 @@ static fb_status run_rows(fb_runner *r, int64_t rows, bool last, fb_error *err) 
 fb_status fb_runner_prefill(fb_runner *r, int64_t tokens, fb_error *err) {
     r->position = 0;
     while (r->position < tokens) {
-        int64_t left = tokens - r->position, rows = left < FB_RUNNER_CHUNK ? left : FB_RUNNER_CHUNK;
+        int64_t left = tokens - r->position, rows = left < r->chunk ? left : r->chunk;
         FB_TRY(run_rows(r, rows, rows == left, err));
     }
     return FB_OK;
@@ -79,15 +85,16 @@ fb_status fb_runner_decode(fb_runner *r, double *seconds, fb_error *err) {
 
 /* ---- counting ----------------------------------------------------------------------------------------- */
 
-int fb_request_shapes(const fb_plan_request *q, int32_t lanes, fb_dtype act, fb_dtype kv, fb_shape *shapes) {
+int fb_request_shapes(const fb_plan_request *q, const fb_machine *m, fb_dtype kv, fb_shape *shapes) {
+    int64_t chunk = m->gpu ? FB_RUNNER_CHUNK_GPU : FB_RUNNER_CHUNK;
     if (!q->prefill) {
-        shapes[0] = (fb_shape){1, q->prompt + q->gen / 2, 1, lanes, act, kv};
+        shapes[0] = (fb_shape){1, q->prompt + q->gen / 2, 1, m->lanes, m->act, kv};
         return 1;
     }
     int count = 0;
-    for (int64_t at = 0; at < q->prompt && count < FB_MAX_SHAPES; at += FB_RUNNER_CHUNK) {
-        int64_t left = q->prompt - at, rows = left < FB_RUNNER_CHUNK ? left : FB_RUNNER_CHUNK;
-        shapes[count++] = (fb_shape){rows, at, rows == left, lanes, act, kv};
+    for (int64_t at = 0; at < q->prompt && count < FB_MAX_SHAPES; at += chunk) {
+        int64_t left = q->prompt - at, rows = left < chunk ? left : chunk;
+        shapes[count++] = (fb_shape){rows, at, rows == left, m->lanes, m->act, kv};
     }
     return count;
 }
@@ -99,7 +106,7 @@ static void op_name(const fb_op *op, char *name, size_t size) {
                  fb_fuse_name(__builtin_ctz(bits)));
 }
 
-static void add_price(fb_profile *profile, const fb_program *p, const fb_price *price,
+static void add_price(fb_profile *profile, const fb_program *p, const fb_price *price, const fb_machine *m,
                       const fb_shape *shape) {
     fb_profile_op *row = profile->ops;
     for (int s = 0; s < FB_SECTIONS; s++)
@@ -117,15 +124,17 @@ static void add_price(fb_profile *profile, const fb_program *p, const fb_price *
             row->kv_bytes += times * (double)op->cost.kv_bytes;
             row->flops += times * (double)op->cost.flops;
             row->predicted += times * op->seconds;
+            row->bandwidth =
+                m->gpu ? fb_machine_bandwidth(m, (double)fb_cost_bytes(&op->cost)) : price->bandwidth;
         }
     profile->predicted += price->total;
     profile->barriers = price->layer_barriers;
     profile->layer_bytes = (double)price->layer_bytes;
 }
 
-fb_status fb_profile_price(fb_profile *profile, const fb_bound *bound, const fb_machine *machine,
-                           const fb_shape *shapes, int count, fb_error *err) {
-    const fb_program *p = bound->program;
+fb_status fb_profile_price(fb_profile *profile, const fb_plan *plan, const fb_weight *weights,
+                           const fb_machine *machine, const fb_shape *shapes, int count, fb_error *err) {
+    const fb_program *p = &plan->program;
     fb_price *price = malloc(sizeof *price);
     for (int s = 0; s < FB_SECTIONS; s++) profile->op_count += p->op_count[s];
     profile->ops = calloc((size_t)profile->op_count, sizeof *profile->ops);
@@ -135,8 +144,8 @@ fb_status fb_profile_price(fb_profile *profile, const fb_bound *bound, const fb_
         return fb_fail_memory(err, "profile", sizeof *price);
     }
     for (int i = 0; i < count; i++) {
-        fb_price_program(bound, machine, &shapes[i], price);
-        add_price(profile, p, price, &shapes[i]);
+        fb_price_plan(plan, weights, machine, &shapes[i], price);
+        add_price(profile, p, price, machine, &shapes[i]);
     }
     free(price);
     return fb_program_print(p, fb_fuse_name, &profile->text, err);
@@ -151,7 +160,7 @@ typedef struct sample {
 } sample;
 
 static fb_status take_sample(fb_runner *r, const fb_plan_request *q, sample *out, fb_error *err) {
-    const fb_trace *trace = fb_backend_cpu.trace(r->engine);
+    const fb_trace *trace = r->backend->trace(r->engine);
     fb_trace before = *trace;
     if (q->prefill) {
         double began = fb_now();

@@ -41,16 +41,23 @@ static fb_status prepare(making *m, fb_error *err) {
     const fb_plan_request *q = m->request;
     bool automatic;
     fb_dtype kv;
+    const fb_backend *backend;
+    int32_t device;
     FB_TRY(check_request(m->model, q, err));
     FB_TRY(fb_fuse_parse(o->fuse ? o->fuse : "auto", &m->options.fuses, &automatic, err));
     if (o->threads < 0 || o->threads > FB_POOL_MAX_LANES)
         return fb_fail(err, FB_ERROR_USAGE, "threads: %d (0 to %d)", o->threads, FB_POOL_MAX_LANES);
     FB_TRY(fb_dtype_parse_kv(o->kv, o->act, &kv, err));
-    FB_TRY(fb_machine_get(q->cache, q->calibrate, o->threads, o->isa, o->act, &m->machine, err));
-    m->shape_count = fb_request_shapes(q, m->machine.lanes, o->act, kv, m->shapes);
+    FB_TRY(fb_backend_find(o, &backend, &device, err));
+    if (backend == &fb_backend_cpu)
+        FB_TRY(fb_machine_get(q->cache, q->calibrate, o->threads, o->isa, o->act, &m->machine, err));
+    else
+        FB_TRY(fb_machine_get_gpu(q->cache, q->calibrate, backend, device, o->act, &m->machine, err));
+    m->shape_count = fb_request_shapes(q, &m->machine, kv, m->shapes);
     m->options.exact = o->exact;
     m->options.greedy = true;
     m->options.float_dot = fb_float_dot(o);
+    m->options.graph = backend->graphs;
     if (automatic)
         FB_TRY(fb_plan_choose(&m->model->spec->program, m->model->weights, &m->machine, &m->shapes[0],
                               &m->options, err));
@@ -65,12 +72,16 @@ static void fill_machine(making *m, const fb_bound *bound) {
     fb_price *price = malloc(sizeof *price);
     snprintf(f->cpu, sizeof f->cpu, "%s", from->cpu);
     snprintf(f->isa, sizeof f->isa, "%s", from->isa);
-    f->threads = from->lanes;
+    f->gpu = from->gpu;
+    f->threads = from->gpu ? 0 : from->lanes;
     f->points = FB_CURVE_POINTS;
     memcpy(f->bytes, from->bytes, sizeof from->bytes);
     memcpy(f->bandwidth, from->bandwidth, sizeof from->bandwidth);
     f->barrier = from->barrier;
     f->dispatch = from->dispatch;
+    f->launch = from->launch;
+    f->node = from->node;
+    f->small = from->small;
     f->flops = from->flops;
     if (!price) return;
     fb_price_program(bound, from, &m->shapes[0], price);
@@ -83,7 +94,8 @@ static fb_status make_side(making *m, fb_runner *runner, const fb_plan_options *
                            fb_error *err) {
     FB_TRY(fb_runner_open(runner, m->model, m->session, options, capacity_of(m), true, err));
     fb_bound bound = {&runner->plan.program, m->model->weights};
-    FB_TRY(fb_profile_price(profile, &bound, &m->machine, m->shapes, m->shape_count, err));
+    FB_TRY(fb_profile_price(profile, &runner->plan, m->model->weights, &m->machine, m->shapes, m->shape_count,
+                            err));
     FB_TRY(fb_profile_measure(profile, runner, m->request, err));
     fill_machine(m, &bound);
     return FB_OK;

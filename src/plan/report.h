@@ -9,12 +9,15 @@
 typedef struct fb_runner {
     const fb_model *model;
     fb_plan plan;
+    const fb_backend *backend;
     fb_engine *engine;
     float *logits;
-    int64_t position;
+    int64_t position, chunk;
 } fb_runner;
 
-#define FB_RUNNER_CHUNK 128 /* rows of a prefill step, as a session has */
+/* Rows of a prefill step, as a session has: on the CPU, and on a GPU. */
+#define FB_RUNNER_CHUNK     128
+#define FB_RUNNER_CHUNK_GPU 512
 
 fb_status fb_runner_open(fb_runner *runner, const fb_model *model, const fb_session_options *options,
                          const fb_plan_options *plan, int64_t capacity, bool profile, fb_error *err);
@@ -24,15 +27,15 @@ fb_status fb_runner_prefill(fb_runner *runner, int64_t tokens, fb_error *err);
 fb_status fb_runner_decode(fb_runner *runner, double *seconds, fb_error *err);
 
 /* Fills in what was counted and predicted. */
-fb_status fb_profile_price(fb_profile *profile, const fb_bound *bound, const fb_machine *machine,
-                           const fb_shape *shapes, int count, fb_error *err);
+fb_status fb_profile_price(fb_profile *profile, const fb_plan *plan, const fb_weight *weights,
+                           const fb_machine *machine, const fb_shape *shapes, int count, fb_error *err);
 /* Runs the runner, which must take times, and fills in what was measured. */
 fb_status fb_profile_measure(fb_profile *profile, fb_runner *runner, const fb_plan_request *request,
                              fb_error *err);
 
 /* The shapes of the steps that a request is about: of decoding one, in the middle; of a prefill all. */
 #define FB_MAX_SHAPES 1024
-int fb_request_shapes(const fb_plan_request *request, int32_t lanes, fb_dtype act, fb_dtype kv,
+int fb_request_shapes(const fb_plan_request *request, const fb_machine *machine, fb_dtype kv,
                       fb_shape *shapes);
 
 /* Prices every fuse of the table alone, and says why it is kept or left. */

@@ -162,14 +162,18 @@ static void draw_slope(const plot *p, double bandwidth, double flops, const char
 
 static void draw_roofs(const plot *p, const fb_machine_figures *m) {
     char label[96];
-    double dram = m->bandwidth[m->points - 1], near = m->footprint_bandwidth;
+    int far = m->gpu ? m->points / 2 : m->points - 1;
+    double dram = m->bandwidth[far], near = m->footprint_bandwidth;
     double y = plot_y(p, 1e-9 * m->flops);
     line(p->f, plot_x(p, m->flops / fmax(near, dram)), y, p->right, y, ROOF, 2, NULL);
     snprintf(label, sizeof label, "multiply-add: %.0f GFLOP/s", 1e-9 * m->flops);
     text(p->f, p->right, y - 7, 12, "end", ROOF, label);
     snprintf(label, sizeof label, "this step's %.1f MB: %.1f GB/s", 1e-6 * m->footprint, 1e-9 * near);
     draw_slope(p, near, m->flops, label, NULL, 0.1);
-    snprintf(label, sizeof label, "512 MB, memory: %.1f GB/s", 1e-9 * dram);
+    if (m->gpu)
+        snprintf(label, sizeof label, "a launch of %.1f MB: %.1f GB/s", 1e-6 * m->bytes[far], 1e-9 * dram);
+    else
+        snprintf(label, sizeof label, "512 MB, memory: %.1f GB/s", 1e-9 * dram);
     draw_slope(p, dram, m->flops, label, "6 4", 0.72);
 }
 
@@ -260,11 +264,12 @@ static double layer_seconds(const fb_profile *p) {
 }
 
 /* Op names under narrow bars go into rows below, each where it first fits. */
-static void draw_timeline(FILE *f, const fb_profile *p, const char *title, double y, double scale) {
+static void draw_timeline(FILE *f, const fb_profile *p, bool gpu, const char *title, double y, double scale) {
     double x = 70, row_end[5] = {0};
     char label[160];
-    snprintf(label, sizeof label, "%s: %.1f us a layer, %lld barriers; %.0f us a token", title,
-             1e6 * layer_seconds(p), (long long)p->barriers, 1e6 * (p->tpot > 0 ? p->tpot : p->wall));
+    snprintf(label, sizeof label, "%s: %.1f us a layer, %lld %s; %.0f us a token", title,
+             1e6 * layer_seconds(p), (long long)p->barriers, gpu ? "launches" : "barriers",
+             1e6 * (p->tpot > 0 ? p->tpot : p->wall));
     text(f, 70, y - 10, 14, "start", INK, label);
     for (int64_t i = 0; i < p->op_count; i++) {
         const fb_profile_op *op = &p->ops[i];
@@ -290,7 +295,7 @@ static void draw_timeline(FILE *f, const fb_profile *p, const char *title, doubl
     }
 }
 
-static void draw_legend(FILE *f, double y) {
+static void draw_legend(FILE *f, bool gpu, double y) {
     double x = 70;
     for (int i = 0; i < FAMILIES; i++) {
         if (!families[i].label) continue;
@@ -300,7 +305,7 @@ static void draw_legend(FILE *f, double y) {
         x += 36 + 7 * (double)strlen(families[i].label);
     }
     line(f, x + 4, y - 3, x + 4, y + 15, INK, 1.2, NULL);
-    text(f, x + 12, y + 11, 12, "start", INK, "barrier: all threads meet");
+    text(f, x + 12, y + 11, 12, "start", INK, gpu ? "a launch ends" : "barrier: all threads meet");
 }
 
 static void draw(FILE *f, const fb_plan_report *r) {
@@ -314,15 +319,17 @@ static void draw(FILE *f, const fb_plan_report *r) {
     snprintf(label, sizeof label, "One decode step: %.0f us before, %.0f us after (%.2fx)",
              1e6 * r->plain.tpot, 1e6 * r->fused.tpot, r->plain.tpot / r->fused.tpot);
     text(f, 30, 36, 20, "start", INK, label);
-    snprintf(label, sizeof label, "%s, %d threads, %s; positions %lld to %lld; predicted %.0f and %.0f us",
-             m->cpu, m->threads, m->isa, (long long)r->prompt, (long long)(r->prompt + r->gen - 1),
+    char threads[32] = "";
+    if (!m->gpu) snprintf(threads, sizeof threads, ", %d threads", m->threads);
+    snprintf(label, sizeof label, "%s%s, %s; positions %lld to %lld; predicted %.0f and %.0f us", m->cpu,
+             threads, m->isa, (long long)r->prompt, (long long)(r->prompt + r->gen - 1),
              1e6 * r->plain.predicted, 1e6 * r->fused.predicted);
     text(f, 30, 58, 13, "start", GREY, label);
     draw_roofline(f, r);
     double scale = 900 / fmax(layer_seconds(&r->plain), layer_seconds(&r->fused));
-    draw_timeline(f, &r->plain, "before", 555, scale);
-    draw_timeline(f, &r->fused, "after", 690, scale);
-    draw_legend(f, 804);
+    draw_timeline(f, &r->plain, m->gpu, "before", 555, scale);
+    draw_timeline(f, &r->fused, m->gpu, "after", 690, scale);
+    draw_legend(f, m->gpu, 804);
     fputs("</svg>\n", f);
 }
 

@@ -32,8 +32,9 @@ static double removed_seconds(const fb_program *plain, const fb_price *before, c
                 seconds += (double)times * before->op[s][i].kernel;
         }
     }
-    seconds +=
-        (double)(before->step_barriers - after->step_barriers) * m->barrier + (double)ops * m->dispatch;
+    seconds += m->gpu ? (double)ops * (m->node + before->wait)
+                      : (double)(before->step_barriers - after->step_barriers) * m->barrier +
+                            (double)ops * m->dispatch;
     return seconds + fmax(0, before->between - after->between);
 }
 
@@ -64,18 +65,52 @@ static const char *taken_by(const fb_program *plain, const fb_plan *chosen, int 
     return name;
 }
 
-static void give_reason(fb_plan_fuse *f, const fb_plan_report *report, const char *taker) {
-    char moved[32], whole[32], act[64];
+/* Whether quantising in the projections is worth it is a question of how many of them read the same integers.
+ */
+static void describe_quantising(const fb_program *plain, char *text, size_t size) {
+    int64_t values = 0, matmuls = 0, most = 0;
+    for (int32_t i = 0; i < plain->op_count[FB_BODY]; i++) {
+        const fb_op *quantize = &plain->ops[FB_BODY][i];
+        int64_t readers = 0;
+        if (quantize->kind != FB_OP_QUANTIZE) continue;
+        for (int32_t k = i + 1; k < plain->op_count[FB_BODY]; k++)
+            readers += plain->ops[FB_BODY][k].in[0] == quantize->out[0];
+        values++;
+        matmuls += readers;
+        most = readers > most ? readers : most;
+    }
+    char users[48] = "one matmul each";
+    if (most > 1) snprintf(users, sizeof users, "up to %lld matmuls each", (long long)most);
+    snprintf(text, size,
+             "a layer's %lld matmuls quantise their activations online, instead of reading %lld already "
+             "quantised that %s use; ",
+             (long long)matmuls, (long long)values, users);
+}
+
+static void give_reason(fb_plan_fuse *f, const fb_plan_report *report, const fb_program *plain,
+                        int64_t launches, const char *taker) {
+    char moved[32], whole[32], act[256];
     double total = report->plain.predicted, percent = 100 * f->saving / total,
            best = 100 * (1 - 1 / f->ceiling);
-    bool once = strcmp(f->name, "head_argmax") == 0;
+    bool once = strcmp(f->name, "head_argmax") == 0, gpu = report->machine.gpu;
     snprintf(act, sizeof act, "%s %s of %s a %s", f->bytes_saved < 0 ? "adds" : "saves",
              show_bytes(f->bytes_saved, moved), show_bytes(report->layer_bytes, whole), "layer");
     if (once) snprintf(act, sizeof act, "saves %s of logits a step", show_bytes(f->bytes_saved, moved));
+    if (gpu && strcmp(f->name, "graph") == 0)
+        snprintf(act, sizeof act, "launches a step's %lld ops as one", (long long)launches);
+    if (gpu && strcmp(f->name, "quant_gemm") == 0) {
+        char saves[64];
+        snprintf(saves, sizeof saves, "%s", act);
+        describe_quantising(plain, act, sizeof act);
+        snprintf(act + strlen(act), sizeof act - strlen(act), "%s", saves);
+    }
     char meet[64] = "";
     if (f->barriers_saved && !once)
-        snprintf(meet, sizeof meet, " and %lld barrier%s", (long long)f->barriers_saved,
-                 f->barriers_saved == 1 ? "" : "s");
+        snprintf(meet, sizeof meet, " and %lld %s%s", (long long)f->barriers_saved,
+                 gpu ? "launch" : "barrier",
+                 f->barriers_saved == 1 ? ""
+                 : gpu                  ? "es"
+                                        : "s");
     const char *verdict =
         f->kept ? (f->saving > 0 ? "kept" : "kept because it is free") : "left: it would cost time";
     if (f->kept && percent >= 0 && percent < 1) verdict = "kept because it is free";
@@ -100,12 +135,12 @@ static fb_status price_fuse(pricing *w, int fuse, fb_plan_report *report, const 
     fb_plan_fuse *f = &report->fuses[fuse];
     f->name = fb_fuse_name(fuse);
     f->ceiling = 1;
-    f->why_not = fb_fuse_why_not(plain, (fb_fuse_id)fuse, options->greedy, options->float_dot);
+    f->why_not = fb_fuse_why_not(plain, (fb_fuse_id)fuse, options);
     if (f->why_not) return FB_OK;
     fb_plan_options alone = *options;
     alone.fuses = FB_FUSE_BIT(fuse);
     FB_TRY(fb_plan_make(plain, &alone, &w->alone, err));
-    fb_price_program(&(fb_bound){&w->alone.program, model->weights}, m, shape, &w->after);
+    fb_price_plan(&w->alone, model->weights, m, shape, &w->after);
     bool in_layer =
         w->before.layer_bytes != w->after.layer_bytes || w->before.layer_barriers != w->after.layer_barriers;
     f->kept = chosen->applied & FB_FUSE_BIT(fuse);
@@ -115,7 +150,8 @@ static fb_status price_fuse(pricing *w, int fuse, fb_plan_report *report, const 
     f->saving = w->before.total - w->after.total;
     double gone = removed_seconds(&w->none.program, &w->before, &w->alone, &w->after, m);
     f->ceiling = w->before.total / (w->before.total - fmax(gone, fmax(0, f->saving)));
-    give_reason(f, report, f->kept ? NULL : taken_by(plain, chosen, fuse, *options));
+    give_reason(f, report, &w->none.program, w->before.step_barriers,
+                f->kept ? NULL : taken_by(plain, chosen, fuse, *options));
     return FB_OK;
 }
 
@@ -127,8 +163,7 @@ fb_status fb_plan_price_fuses(fb_plan_report *report, const fb_model *model, con
     fb_plan_options none = *options;
     none.fuses = 0;
     fb_status status = fb_plan_make(&model->spec->program, &none, &w->none, err);
-    if (status == FB_OK)
-        fb_price_program(&(fb_bound){&w->none.program, model->weights}, m, shape, &w->before);
+    if (status == FB_OK) fb_price_plan(&w->none, model->weights, m, shape, &w->before);
     for (int fuse = 0; fuse < FB_FUSE_COUNT && status == FB_OK; fuse++)
         status = price_fuse(w, fuse, report, model, m, shape, chosen, options, err);
     report->fuse_count = FB_FUSE_COUNT;

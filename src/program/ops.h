@@ -5,6 +5,10 @@
 
 #include "base/dtype.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* X(KIND, name, inputs, outputs, weights, parts, what it computes)
  *
  * T is the number of tokens in a step, P the position of its first token. `weights` is the most an op takes;
@@ -92,4 +96,7 @@ typedef struct fb_op_attr {
     const double *frequencies;           /* rope_angles: [rotary / 2]; belongs to the program */
 } fb_op_attr;
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -11,6 +11,8 @@
 /* Rows of a prefill step: enough that each weight that is read is used many times, few enough that the
  * activations of a model of this size stay in the second-level cache. Not tuned. */
 #define DEFAULT_CHUNK 128
+/* On a GPU: enough rows to fill it with tiles of the smaller matrices. */
+#define DEFAULT_CHUNK_GPU 512
 /* No product of sizes overflows below this. */
 #define MAX_CHUNK 65536
 
@@ -19,6 +21,7 @@ struct fb_session {
     fb_session_options options;
     fb_dtype kv; /* what options.kv means */
     const fb_backend *backend;
+    int32_t device;
     fb_plan plan;
     fb_engine *engine;
     int64_t position;
@@ -33,7 +36,8 @@ void fb_session_options_default(fb_session_options *options) {
     *options = (fb_session_options){.act = FB_F32, .fuse = "auto"};
 }
 
-static fb_status check_options(const fb_model *m, fb_session_options *o, fb_error *err) {
+static fb_status check_options(const fb_model *m, const fb_backend *backend, fb_session_options *o,
+                               fb_error *err) {
     const fb_program *p = &m->spec->program;
     if (o->threads < 0 || o->threads > FB_POOL_MAX_LANES)
         return fb_fail(err, FB_ERROR_USAGE, "threads: %d (0 to %d)", o->threads, FB_POOL_MAX_LANES);
@@ -45,7 +49,7 @@ static fb_status check_options(const fb_model *m, fb_session_options *o, fb_erro
     if (!o->capacity) o->capacity = p->context;
     if (o->chunk < 0 || o->chunk > MAX_CHUNK)
         return fb_fail(err, FB_ERROR_USAGE, "chunk: %lld (0 to %d)", (long long)o->chunk, MAX_CHUNK);
-    if (!o->chunk) o->chunk = DEFAULT_CHUNK;
+    if (!o->chunk) o->chunk = backend == &fb_backend_cpu ? DEFAULT_CHUNK : DEFAULT_CHUNK_GPU;
     if (o->chunk > o->capacity) o->chunk = o->capacity;
     return FB_OK;
 }
@@ -61,17 +65,27 @@ static fb_status reserve_logits(fb_session *s, int64_t rows, fb_error *err) {
     return FB_OK;
 }
 
+/* The machine that runs the session, measured or assumed. */
+static void find_machine(const fb_session *s, fb_machine *machine) {
+    const fb_session_options *o = &s->options;
+    int32_t lanes = o->threads ? o->threads : fb_pool_cores();
+    if (s->backend == &fb_backend_cpu) {
+        if (!o->machine || !fb_machine_load(o->machine, lanes, o->isa, o->act, machine))
+            fb_machine_assume(machine, lanes, o->act);
+    } else if (!o->machine || !fb_machine_load_gpu(o->machine, s->device, o->act, machine)) {
+        fb_machine_assume_gpu(machine, s->device, o->act);
+    }
+}
+
 /* The planner's choice, for decoding in the middle of the cache. */
 static fb_status choose(const fb_session *s, fb_plan_options *options, fb_error *err) {
     const fb_session_options *o = &s->options;
     fb_machine machine;
-    int32_t lanes = o->threads ? o->threads : fb_pool_cores();
-    if (!o->machine || !fb_machine_load(o->machine, lanes, o->isa, o->act, &machine))
-        fb_machine_assume(&machine, lanes, o->act);
+    find_machine(s, &machine);
     fb_shape shape = {.rows = 1,
                       .position = o->capacity / 2,
                       .epilogue_rows = 1,
-                      .lanes = lanes,
+                      .lanes = machine.lanes,
                       .act = o->act,
                       .kv = s->kv};
     return fb_plan_choose(&s->model->spec->program, s->model->weights, &machine, &shape, options, err);
@@ -81,7 +95,8 @@ static fb_status make_plan(fb_session *s, fb_error *err) {
     const fb_session_options *o = &s->options;
     fb_plan_options options = {.exact = o->exact,
                                .greedy = o->greedy && !o->all_logits && !o->on_hidden,
-                               .float_dot = fb_float_dot(o)};
+                               .float_dot = fb_float_dot(o),
+                               .graph = s->backend->graphs};
     bool automatic;
     FB_TRY(fb_fuse_parse(o->fuse ? o->fuse : "auto", &options.fuses, &automatic, err));
     if (automatic) FB_TRY(choose(s, &options, err));
@@ -89,7 +104,8 @@ static fb_status make_plan(fb_session *s, fb_error *err) {
 }
 
 static fb_status start(fb_session *s, fb_error *err) {
-    FB_TRY(check_options(s->model, &s->options, err));
+    FB_TRY(fb_backend_find(&s->options, &s->backend, &s->device, err));
+    FB_TRY(check_options(s->model, s->backend, &s->options, err));
     FB_TRY(fb_dtype_parse_kv(s->options.kv, s->options.act, &s->kv, err));
     FB_TRY(make_plan(s, err));
     FB_TRY(reserve_logits(s, 1, err));
@@ -98,12 +114,13 @@ static fb_status start(fb_session *s, fb_error *err) {
                                   .act = o->act,
                                   .kv = s->kv,
                                   .isa = o->isa,
+                                  .device = s->device,
+                                  .graph = s->plan.applied & FB_FUSE_BIT(FB_FUSE_GRAPH),
                                   .profile = o->profile,
                                   .capacity = o->capacity,
                                   .chunk = o->chunk,
                                   .epilogue_rows = o->all_logits || o->on_hidden ? o->chunk : 1};
     fb_bound bound = {&s->plan.program, s->model->weights};
-    s->backend = &fb_backend_cpu;
     return s->backend->open(&bound, &options, &s->engine, err);
 }
 
@@ -238,6 +255,7 @@ fb_status fb_session_best(fb_session *s, int32_t *id, fb_error *err) {
 }
 
 int64_t fb_session_position(const fb_session *s) { return s->position; }
+const char *fb_session_backend(const fb_session *s) { return s->backend->name; }
 int32_t fb_session_threads(const fb_session *s) { return s->backend->threads(s->engine); }
 const char *fb_session_isa(const fb_session *s) { return s->backend->variant(s->engine); }
 
@@ -258,7 +276,8 @@ bool fb_session_fuse_calls(const fb_session *s, int index, const char **name, in
                            int64_t *a_head) {
     if (index < 0 || index >= FB_FUSE_COUNT) return false;
     *name = fb_fuse_table[index].name;
-    *calls = s->backend->trace(s->engine)->fuses[index];
+    const fb_trace *trace = s->backend->trace(s->engine);
+    *calls = index == FB_FUSE_GRAPH ? trace->graphs : trace->fuses[index];
     *a_step = s->plan.calls[index];
     *a_head = s->plan.head_calls[index];
     return true;

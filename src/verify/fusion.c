@@ -202,12 +202,12 @@ static fb_status prove_each(proof *p, uint32_t fuses, bool named, fb_error *err)
     for (int f = 0; f < FB_FUSE_COUNT; f++) {
         if (!(fuses & FB_FUSE_BIT(f))) continue;
         const fb_program *plain = &p->model->spec->program;
-        bool floats = fb_float_dot(p->options);
-        const char *name = fb_fuse_table[f].name,
-                   *why_not = fb_fuse_why_not(plain, (fb_fuse_id)f, true, floats);
+        fb_plan_options alone = {
+            .greedy = true, .float_dot = fb_float_dot(p->options), .graph = fb_backend_graphs(p->options)};
+        const char *name = fb_fuse_table[f].name, *why_not = fb_fuse_why_not(plain, (fb_fuse_id)f, &alone);
         char spec[64];
         bool after = why_not && (fuses & FB_FUSE_BIT(FB_FUSE_QUANT_GEMM)) &&
-                     fb_fuse_after_quant_gemm(plain, (fb_fuse_id)f, true, floats);
+                     fb_fuse_after_quant_gemm(plain, (fb_fuse_id)f, &alone);
         snprintf(spec, sizeof spec, "%s%s", after ? "quant_gemm," : "", name);
         if (!why_not || after)
             FB_TRY(prove(p, name, spec, err));

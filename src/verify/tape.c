@@ -106,13 +106,13 @@ static fb_status run_greedy(fb_session *session, const fb_script *s, const int32
     return FB_OK;
 }
 
-/* `steps`, of which `heads` gave logits. */
-static void count_fuses(const fb_session *session, int64_t steps, int64_t heads, fb_tape *t) {
+/* `steps`, of which `heads` gave logits and `graphs` could be recorded. */
+static void count_fuses(const fb_session *session, int64_t steps, int64_t heads, int64_t graphs, fb_tape *t) {
     const char *name;
     int64_t calls, a_step, a_head;
     for (int f = 0; fb_session_fuse_calls(session, f, &name, &calls, &a_step, &a_head); f++) {
         t->calls[f] = calls;
-        t->expected[f] = (a_step - a_head) * steps + a_head * heads;
+        t->expected[f] = f == FB_FUSE_GRAPH ? a_step * graphs : (a_step - a_head) * steps + a_head * heads;
         t->miscounted = t->miscounted || calls != t->expected[f];
     }
 }
@@ -132,6 +132,7 @@ static fb_status record(const fb_model *model, const fb_session_options *options
                             .float_dot = options->float_dot,
                             .machine = options->machine,
                             .isa = options->isa,
+                            .backend = options->backend,
                             .capacity = s->tokens,
                             .chunk = chunk,
                             .all_logits = how == SHOWN,
@@ -145,7 +146,8 @@ static fb_status record(const fb_model *model, const fb_session_options *options
                                       : run_greedy(session, s, continuation, t, err);
     int64_t single = how == GREEDY ? s->greedy - 1 : s->tokens - s->prompt;
     int64_t chunks = (s->prompt + chunk - 1) / chunk;
-    if (status == FB_OK) count_fuses(session, chunks + single, (how == SHOWN ? chunks : 1) + single, t);
+    int64_t heads = (how == SHOWN ? chunks : 1) + single;
+    if (status == FB_OK) count_fuses(session, chunks + single, heads, how == SHOWN ? 0 : single, t);
     fb_session_free(session);
     return status;
 }
@@ -192,7 +194,7 @@ fb_status fb_tape_record(const fb_model *model, const fb_session_options *option
 fb_status fb_tape_record_truth(const fb_model *model, const fb_script *script, int64_t tokens, fb_tape *t,
                                fb_error *err) {
     fb_script first = {.ids = script->ids, .prompt = tokens, .tokens = tokens, .greedy = 1, .chunk = tokens};
-    fb_session_options o = {.threads = 1, .act = FB_F64, .isa = "ref", .fuse = "none"};
+    fb_session_options o = {.threads = 1, .act = FB_F64, .isa = "ref", .fuse = "none", .backend = "cpu"};
     FB_TRY(make_tape(model, &first, false, t, err));
     fb_status status = record(model, &o, &first, SHOWN, NULL, t, err);
     if (status != FB_OK) fb_tape_free(t);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # fusebox profile: where the time of a step goes.
 . tests/cli/lib.sh
-export XDG_CACHE_HOME="$work/cache"
+export XDG_CACHE_HOME="$work/cache" FUSEBOX_CUDA_LIBRARY=none
 
 succeeds "profile" profile --threads 1 --prompt 16 --gen 16
 for row in 'embed' 'down_add' 'head_argmax' 'between ops' 'wall'; do
@@ -43,4 +43,13 @@ assert all(o["bytes"] > 0 and o["calls"] > 0 for o in p["ops"])' "$work/out"
 refuses "too long" 2 'prompt and gen: 612 tokens \(the model.s context is 512\)' profile --prompt 600 --gen 12
 refuses "an unknown fuse" 2 'fuse: "nope"' profile --fuse nope
 refuses "no steps" 2 '--gen: 0 ' profile --gen 0
+
+# ---- a GPU, emulated
+library=$(dirname "$FUSEBOX")/tests/libfusebox_cuda_emulated.so
+[ -f "$library" ] || finish
+FUSEBOX_CUDA_LIBRARY=$library
+adds_up "cuda" tests/data/golden/neox-parallel --backend cuda --prompt 4 --gen 4
+matches "cuda: the device" "$work/out" '^decode steps at positions 4 to 7, Emulated GPU, sm_90, mean of the faster 2$'
+matches "cuda: of max" "$work/out" '^rope_kv +3 .*% +[0-9.]+ ?k?B +[0-9.]+ +[0-9]+% +[0-9.]+x$'
+adds_up "cuda: prefill" tests/data/golden/neox-parallel --backend cuda --prefill --prompt 12
 finish

@@ -254,17 +254,28 @@ static void why_not(void **state) {
     const fb_program *p = &m->spec->program;
     fb_error err;
     assert_ok(fb_model_open(FBT_GOLDENS "/neox-parallel", &floats, &err), &err);
-    assert_null(fb_fuse_why_not(p, FB_FUSE_QUANT_GEMM, false, false));
-    assert_non_null(strstr(fb_fuse_why_not(p, FB_FUSE_QUANT_GEMM, false, true), "no weights of Q8_0"));
-    assert_non_null(strstr(fb_fuse_why_not(&floats->spec->program, FB_FUSE_QUANT_GEMM, false, false),
+    assert_null(
+        fb_fuse_why_not(p, FB_FUSE_QUANT_GEMM, &(fb_plan_options){.greedy = false, .float_dot = false}));
+    assert_non_null(
+        strstr(fb_fuse_why_not(p, FB_FUSE_QUANT_GEMM, &(fb_plan_options){.greedy = false, .float_dot = true}),
+               "no weights of Q8_0"));
+    assert_non_null(strstr(fb_fuse_why_not(&floats->spec->program, FB_FUSE_QUANT_GEMM,
+                                           &(fb_plan_options){.greedy = false, .float_dot = false}),
                            "no weights of Q8_0"));
     /* What the norm lacks is not a projection. */
-    assert_non_null(strstr(fb_fuse_why_not(p, FB_FUSE_NORM_LINEAR, false, false), "only with quant_gemm"));
-    assert_null(fb_fuse_why_not(p, FB_FUSE_NORM_LINEAR, false, true));
+    assert_non_null(strstr(
+        fb_fuse_why_not(p, FB_FUSE_NORM_LINEAR, &(fb_plan_options){.greedy = false, .float_dot = false}),
+        "only with quant_gemm"));
+    assert_null(
+        fb_fuse_why_not(p, FB_FUSE_NORM_LINEAR, &(fb_plan_options){.greedy = false, .float_dot = true}));
     for (int f = 0; f < FB_FUSE_COUNT; f++) {
-        assert_int_equal(fb_fuse_after_quant_gemm(p, (fb_fuse_id)f, true, false), f == FB_FUSE_NORM_LINEAR);
-        assert_false(fb_fuse_after_quant_gemm(p, (fb_fuse_id)f, true, true));
-        assert_false(fb_fuse_after_quant_gemm(&floats->spec->program, (fb_fuse_id)f, true, false));
+        assert_int_equal(fb_fuse_after_quant_gemm(p, (fb_fuse_id)f,
+                                                  &(fb_plan_options){.greedy = true, .float_dot = false}),
+                         f == FB_FUSE_NORM_LINEAR);
+        assert_false(fb_fuse_after_quant_gemm(p, (fb_fuse_id)f,
+                                              &(fb_plan_options){.greedy = true, .float_dot = true}));
+        assert_false(fb_fuse_after_quant_gemm(&floats->spec->program, (fb_fuse_id)f,
+                                              &(fb_plan_options){.greedy = true, .float_dot = false}));
     }
     fb_model_free(m);
     fb_model_free(floats);

@@ -193,7 +193,8 @@ static void why_not(void **state) {
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         fb_model *model = open_model(rows[i].model);
-        const char *reason = fb_fuse_why_not(&model->spec->program, rows[i].fuse, rows[i].greedy, false);
+        const char *reason = fb_fuse_why_not(&model->spec->program, rows[i].fuse,
+                                             &(fb_plan_options){.greedy = rows[i].greedy});
         if (!rows[i].words)
             assert_null(reason);
         else

@@ -3,21 +3,8 @@
 #ifndef FB_BACKEND_CPU_KERNEL_H
 #define FB_BACKEND_CPU_KERNEL_H
 
+#include "backend/call.h"
 #include "base/pool.h"
-#include "base/tensor.h"
-#include "program/ops.h"
-
-typedef struct fb_call {
-    fb_view in[FB_MAX_IN], out[FB_MAX_OUT];
-    fb_weight weights[FB_MAX_WEIGHTS];
-    fb_op_attr attr;
-    fb_kv kv;
-    const int32_t *ids; /* [rows] */
-    int64_t rows;       /* tokens of the step */
-    int64_t position;   /* of the first one */
-    bool by_head;       /* lanes share whole KV heads (attention) */
-    fb_dtype act;       /* in which the step stores results: what head_argmax would have stored */
-} fb_call;
 
 typedef struct fb_lane {
     int32_t index, count;

@@ -13,6 +13,12 @@ const char *const kernel_family[FB_OP_COUNT] = {
 #undef X
 };
 
+const kernel_device *kernel_device_under_test;
+
+static const fb_isa *isas(void) {
+    return kernel_device_under_test ? kernel_device_under_test->isas : fb_isa_table;
+}
+
 #define MAX_ISAS 8
 static int64_t checked[FB_OP_COUNT][MAX_ISAS];
 
@@ -407,6 +413,45 @@ static void check_in_place(const rig *r, const fb_isa *isa, int k, int32_t lanes
         fail_rig(r, isa->name, "in place, the result is another one");
 }
 
+/* Rows [first, first + rows) of a device: near the truth, nothing else written, and the same bits in place.
+ */
+static void check_device_rows(const rig *r, const fb_isa *isa, int64_t first, int64_t rows, expectation *e) {
+    fb_call call = slice(&r->call, first, rows);
+    poison_outputs(r);
+    run_lanes(r, isa, &call, 1);
+    if (!r->exact) {
+        sums s = {0};
+        for (int64_t row = 0; row < RIG_ROWS; row++)
+            for (int64_t head = 0; head < output_heads(r) && (!r->row_by_row || row == first); head++)
+                gather(r, row, head, e->truth, e->naive, &s);
+        for (int64_t row = first; row < first + rows; row++)
+            for (int64_t head = 0; head < output_heads(r); head++)
+                judge_part(r, isa->name, row, head, e->truth, &s);
+        keep_images(r, e);
+    }
+    if (!outputs_are(r, e->images, first, rows)) fail_rig(r, isa->name, "something else was written");
+}
+
+static void check_device(const rig *r, const fb_isa *isa, expectation *e) {
+    static const int64_t some_rows[] = {1, 2, 5, 8, 9};
+    enum { COUNTS = sizeof some_rows / sizeof *some_rows };
+    static size_t turn;
+    turn++;
+    for (size_t i = 0; i < COUNTS; i++)
+        if (kernel_device_under_test->all_rows || turn % COUNTS == i)
+            check_device_rows(r, isa, (RIG_ROWS - some_rows[i]) / 2, r->row_by_row ? 1 : some_rows[i], e);
+    poison_outputs(r);
+    run_lanes(r, isa, &r->call, 1);
+    if (!r->exact) {
+        judge(r, isa->name, e->truth, e->naive);
+        keep_images(r, e);
+    }
+    if (!outputs_are(r, e->images, 0, RIG_ROWS)) fail_rig(r, isa->name, "something else was written");
+    if (fb_op_table[r->kind].parts == FB_PARTS_ELEMENT)
+        for (int k = 0; k < fb_op_table[r->kind].inputs; k++)
+            if (kernel_device_under_test->all_rows || turn % 2 == (size_t)k) check_in_place(r, isa, k, 1, e);
+}
+
 static void check_isa(const rig *r, const fb_isa *isa, expectation *e) {
     static const int64_t some_rows[] = {1, 2, 3, 4, 5, 7, RIG_ROWS};
     static const int32_t some_lanes[] = {1, 2, 3, 5};
@@ -426,14 +471,23 @@ static void check_isa(const rig *r, const fb_isa *isa, expectation *e) {
 }
 
 void rig_check(rig *r) {
+    static int64_t rigs;
+    const kernel_device *device = kernel_device_under_test;
     assert_true(r->exact != (r->naive != NULL) && r->output_count > 0);
+    if (device && (!device->has(r) || rigs++ % device->every)) {
+        rig_end(r);
+        return;
+    }
     for (int i = 0; i < r->input_count; i++) fence_seal(&r->inputs[i]);
     r->scratch = fence_create((r->scratch_floats + 15) / 16 * 64, 0);
     expectation e;
     expect(r, &e);
-    for (int i = 0; fb_isa_table[i].name; i++) {
-        if (!fb_isa_table[i].available() || strcmp(fb_isa_table[i].name, "ref") == 0) continue;
-        check_isa(r, &fb_isa_table[i], &e);
+    for (int i = 0; isas()[i].name; i++) {
+        if (!isas()[i].available() || strcmp(isas()[i].name, "ref") == 0) continue;
+        if (device)
+            check_device(r, &isas()[i], &e);
+        else
+            check_isa(r, &isas()[i], &e);
         checked[r->kind][i]++;
     }
     for (int i = 0; i < r->output_count; i++) free(e.images[i]);
@@ -444,12 +498,12 @@ void rig_check(rig *r) {
 
 static void family_is_covered(void **state) {
     for (int kind = 0; kind < FB_OP_COUNT; kind++)
-        for (int i = 0; fb_isa_table[i].name; i++) {
+        for (int i = 0; isas()[i].name; i++) {
             assert_true(i < MAX_ISAS);
             if (!kernel_family[kind] || strcmp(kernel_family[kind], *state) != 0) continue;
-            if (!fb_isa_table[i].available() || strcmp(fb_isa_table[i].name, "ref") == 0) continue;
+            if (!isas()[i].available() || strcmp(isas()[i].name, "ref") == 0) continue;
             if (!checked[kind][i])
-                fail_msg("%s was not checked on %s", fb_op_table[kind].name, fb_isa_table[i].name);
+                fail_msg("%s was not checked on %s", fb_op_table[kind].name, isas()[i].name);
         }
 }
 

@@ -109,6 +109,17 @@ int64_t rig_width(const fb_call *call, const fb_view *view, int64_t row);
 /* Checks the rig on every instruction set, and releases it. */
 void rig_check(rig *r);
 
+/* Another backend under the same rigs: an "instruction set" that takes a CPU's calls. There, the sums of a
+ * row may depend on how many rows there are: each number of rows is held to the truth, and none to another's
+ * bits. */
+typedef struct kernel_device {
+    const fb_isa *isas; /* instead of fb_isa_table: the device, then ref; a row without a name ends it */
+    bool (*has)(const rig *r); /* whether the device has a kernel for it */
+    int every;                 /* of so many rigs one is checked */
+    bool all_rows;             /* each rig with every number of rows, not with one of them in turn */
+} kernel_device;
+extern const kernel_device *kernel_device_under_test; /* NULL: the CPU */
+
 /* Runs the family's tests, and one that fails if an op of the family was not checked on some instruction set.
  */
 int kernel_run_family(const char *family, const struct CMUnitTest *tests, size_t count);

@@ -5,47 +5,32 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "backend/backend.h"
 #include "backend/cpu/host/isa.h"
+#include "backend/frame.h"
 #include "base/clock.h"
 #include "base/memory.h"
 
 struct fb_engine {
-    fb_bound bound;
-    fb_backend_options options;
+    fb_frame frame;
     const fb_isa *isa;
     fb_pool *pool;
-    fb_layout layout;
-    uint8_t *memory; /* one allocation: the buffers, the lanes' scratch, the hidden state for on_hidden */
-    uint8_t *buffer[FB_MAX_VALUES];
+    uint8_t *memory; /* one allocation: the lanes' scratch, the hidden state for on_hidden, the values */
     float *scratch;
-    int64_t scratch_floats;                 /* of one lane */
-    float *hidden;                          /* [chunk, hidden] */
-    uint8_t *cache;                         /* [layers][k v], each kv_heads * cache_capacity * head_dim */
-    int64_t cache_capacity;                 /* tokens */
-    int64_t cache_half;                     /* bytes of one layer's k, or v */
-    bool in_epilogue[FB_MAX_VALUES];        /* values of which only the epilogue's rows exist */
-    fb_call calls[FB_SECTIONS][FB_MAX_OPS]; /* all but weights, cache and the step's numbers */
+    int64_t scratch_floats; /* of one lane */
+    float *hidden;          /* [chunk, hidden] */
+    uint8_t *cache;         /* [layers][k v], each kv_heads * cache_capacity * head_dim */
+    int64_t cache_capacity; /* tokens */
+    int64_t cache_half;     /* bytes of one layer's k, or v */
     const fb_step *step;
     bool stopped;
     bool by_head;                             /* attention's ops share whole KV heads among the lanes */
     bool no_barrier[FB_SECTIONS][FB_MAX_OPS]; /* after this op */
     double op_began;                          /* profile: when the op before ended */
-    fb_trace trace;
 };
 
 #define ALIGN 64
 
 static int64_t aligned(int64_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALIGN; }
-
-static fb_dtype buffer_dtype(const fb_engine *e, bool always_f32) {
-    return always_f32 && e->options.act != FB_F64 ? FB_F32 : e->options.act;
-}
-
-/* Bytes of one token's row of a value's storage. */
-static int64_t row_elements(const fb_engine *e, const fb_value *storage) {
-    return storage->heads * (storage->width ? storage->width : e->options.capacity);
-}
 
 /* ---- opening
  * -------------------------------------------------------------------------------------------------------- */
@@ -55,13 +40,13 @@ static int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 /* A lane's scratch holds: what a linear works in and the inputs that it prepares, or what attention works on.
  * Rounded up so that a kernel may write whole vectors. */
 static int64_t scratch_floats(const fb_engine *e) {
-    const fb_program *p = e->bound.program;
-    int64_t most = fb_attention_scratch(p->head_dim, e->options.capacity);
+    const fb_program *p = e->frame.bound.program;
+    const fb_backend_options *o = &e->frame.options;
+    int64_t most = fb_attention_scratch(p->head_dim, o->capacity);
     for (int s = 0; s < FB_SECTIONS; s++)
         for (int32_t i = 0; i < p->op_count[s]; i++) {
             const fb_op *op = &p->ops[s][i];
-            int64_t rows = s == FB_EPILOGUE ? e->options.epilogue_rows : e->options.chunk,
-                    floats = FB_LINEAR_WORK;
+            int64_t rows = s == FB_EPILOGUE ? o->epilogue_rows : o->chunk, floats = FB_LINEAR_WORK;
             for (int k = 0; k < FB_MAX_WEIGHTS; k += 4)
                 if (op->weights[k] != FB_NONE) floats += fb_linear_input(rows, p->slots[op->weights[k]].cols);
             most = max_of(most, floats);
@@ -69,76 +54,32 @@ static int64_t scratch_floats(const fb_engine *e) {
     return aligned((most + 64) * 4) / 4;
 }
 
-static int64_t buffer_bytes(const fb_engine *e, int32_t buffer) {
-    const fb_program *p = e->bound.program;
-    int64_t most = 0;
-    for (int32_t v = 0; v < p->value_count; v++) {
-        if (e->layout.buffer[v] != buffer || p->values[v].storage != v) continue;
-        int64_t rows = e->in_epilogue[v] ? e->options.epilogue_rows : e->options.chunk;
-        int64_t bytes =
-            rows * row_elements(e, &p->values[v]) * fb_dtype_size(buffer_dtype(e, p->values[v].always_f32));
-        if (bytes > most) most = bytes;
-    }
-    return aligned(most);
-}
-
 static fb_status allocate(fb_engine *e, fb_error *err) {
-    const fb_program *p = e->bound.program;
+    const fb_program *p = e->frame.bound.program;
+    const fb_backend_options *o = &e->frame.options;
     int32_t lanes = fb_pool_lanes(e->pool);
     e->scratch_floats = scratch_floats(e);
     int64_t scratch_bytes = lanes * e->scratch_floats * 4;
-    int64_t hidden_bytes = aligned(e->options.chunk * p->hidden * 4);
-    int64_t bytes = scratch_bytes + hidden_bytes;
-    for (int32_t b = 0; b < e->layout.buffers; b++) bytes += buffer_bytes(e, b);
+    int64_t hidden_bytes = aligned(o->chunk * p->hidden * 4);
     void *memory;
-    FB_TRY(fb_memory_take("activations", bytes, &memory, err));
-    uint8_t *at = e->memory = memory;
-    e->scratch = (float *)(void *)at;
-    at += scratch_bytes;
-    e->hidden = (float *)(void *)at;
-    at += hidden_bytes;
-    for (int32_t b = 0; b < e->layout.buffers; b++) {
-        e->buffer[b] = at;
-        at += buffer_bytes(e, b);
-    }
-    e->cache_capacity = (e->options.capacity + FB_KV_LANES - 1) / FB_KV_LANES * FB_KV_LANES;
-    e->cache_half = aligned(p->kv_heads * e->cache_capacity * p->head_dim * fb_dtype_size(e->options.kv));
+    FB_TRY(fb_memory_take("activations", scratch_bytes + hidden_bytes + fb_frame_bytes(&e->frame), &memory,
+                          err));
+    e->memory = memory;
+    e->scratch = memory;
+    e->hidden = (float *)(void *)(e->memory + scratch_bytes);
+    fb_frame_place(&e->frame, e->memory + scratch_bytes + hidden_bytes);
+    e->cache_capacity = (o->capacity + FB_KV_LANES - 1) / FB_KV_LANES * FB_KV_LANES;
+    e->cache_half = aligned(p->kv_heads * e->cache_capacity * p->head_dim * fb_dtype_size(o->kv));
     int64_t cache_bytes = 2 * p->layers * e->cache_half;
     char what[64];
-    snprintf(what, sizeof what, "KV cache of %lld tokens", (long long)e->options.capacity);
+    snprintf(what, sizeof what, "KV cache of %lld tokens", (long long)o->capacity);
     FB_TRY(fb_memory_take(what, cache_bytes, &memory, err));
     e->cache = memory;
     return FB_OK;
 }
 
-static fb_view view_of(const fb_engine *e, int32_t value) {
-    const fb_value *v = &e->bound.program->values[value], *storage = &e->bound.program->values[v->storage];
-    fb_dtype dtype = buffer_dtype(e, storage->always_f32);
-    fb_view view = {
-        .dtype = dtype, .heads = v->heads, .width = v->width, .row_stride = row_elements(e, storage)};
-    view.head_stride = v->width ? v->stride : e->options.capacity;
-    view.data = fb_at(e->buffer[e->layout.buffer[value]], dtype, v->offset);
-    return view;
-}
-
-/* What of a call stays the same from step to step. */
-static void prepare_calls(fb_engine *e) {
-    const fb_program *p = e->bound.program;
-    for (int s = 0; s < FB_SECTIONS; s++)
-        for (int32_t i = 0; i < p->op_count[s]; i++) {
-            const fb_op *op = &p->ops[s][i];
-            fb_call *call = &e->calls[s][i];
-            call->attr = op->attr;
-            call->act = e->options.act;
-            for (int k = 0; k < FB_MAX_IN; k++)
-                if (op->in[k] != FB_NONE) call->in[k] = view_of(e, op->in[k]);
-            for (int k = 0; k < FB_MAX_OUT; k++)
-                if (op->out[k] != FB_NONE) call->out[k] = view_of(e, op->out[k]);
-        }
-}
-
 static void place_barriers(fb_engine *e) {
-    const fb_program *p = e->bound.program;
+    const fb_program *p = e->frame.bound.program;
     int32_t lanes = fb_pool_lanes(e->pool);
     e->by_head = fb_program_by_head(p, lanes);
     for (int s = 0; s < FB_SECTIONS; s++)
@@ -162,19 +103,13 @@ static void cpu_close(fb_engine *e) {
     free(e);
 }
 
-static fb_status cpu_start(fb_engine *e, fb_error *err) {
-    const fb_program *p = e->bound.program;
-    FB_TRY(fb_isa_find(e->options.isa, &e->isa, err));
-    FB_TRY(check_options(&e->options, e->isa, err));
-    FB_TRY(fb_layout_make(p, &e->layout, err));
-    for (int32_t i = 0; i < p->op_count[FB_EPILOGUE]; i++) {
-        const fb_op *op = &p->ops[FB_EPILOGUE][i];
-        for (int k = 0; k < FB_MAX_OUT; k++)
-            if (op->out[k] != FB_NONE) e->in_epilogue[op->out[k]] = true;
-    }
-    FB_TRY(fb_pool_create(e->options.threads ? e->options.threads : fb_pool_cores(), &e->pool, err));
+static fb_status cpu_start(fb_engine *e, const fb_bound *bound, const fb_backend_options *options,
+                           fb_error *err) {
+    FB_TRY(fb_isa_find(options->isa, &e->isa, err));
+    FB_TRY(check_options(options, e->isa, err));
+    FB_TRY(fb_frame_init(&e->frame, bound, options, err));
+    FB_TRY(fb_pool_create(options->threads ? options->threads : fb_pool_cores(), &e->pool, err));
     FB_TRY(allocate(e, err));
-    prepare_calls(e);
     place_barriers(e);
     return FB_OK;
 }
@@ -184,9 +119,7 @@ static fb_status cpu_open(const fb_bound *bound, const fb_backend_options *optio
     *out = NULL;
     fb_engine *e = calloc(1, sizeof *e);
     if (!e) return fb_fail_memory(err, "cpu backend", sizeof *e);
-    e->bound = *bound;
-    e->options = *options;
-    fb_status status = cpu_start(e, err);
+    fb_status status = cpu_start(e, bound, options, err);
     if (status != FB_OK) {
         cpu_close(e);
         return status;
@@ -199,66 +132,32 @@ static fb_status cpu_open(const fb_bound *bound, const fb_backend_options *optio
  * -------------------------------------------------------------------------------------------------------- */
 
 static fb_kv layer_cache(const fb_engine *e, int64_t layer) {
-    const fb_program *p = e->bound.program;
+    const fb_program *p = e->frame.bound.program;
     uint8_t *k = e->cache + 2 * layer * e->cache_half;
     return (fb_kv){.k = k,
                    .v = k + e->cache_half,
-                   .dtype = e->options.kv,
+                   .dtype = e->frame.options.kv,
                    .heads = p->kv_heads,
                    .capacity = e->cache_capacity,
                    .width = p->head_dim};
 }
 
-/* The epilogue's ops see the step's last rows: views of what earlier sections wrote begin there. */
-static void narrow_to_epilogue(const fb_engine *e, const fb_op *op, fb_call *call) {
-    int64_t skipped = e->step->rows - e->step->epilogue_rows;
-    call->rows = e->step->epilogue_rows;
-    call->position += skipped;
-    call->ids += skipped;
-    for (int k = 0; k < FB_MAX_IN; k++)
-        if (op->in[k] != FB_NONE && !e->in_epilogue[op->in[k]])
-            call->in[k].data = fb_at(call->in[k].data, call->in[k].dtype, skipped * call->in[k].row_stride);
-}
-
-/* The op's weights in this layer, or in the next one. */
-static void bind_weights(const fb_engine *e, const fb_op *op, int64_t layer, fb_call *call) {
-    const fb_program *p = e->bound.program;
-    bool last = op->next_layer && layer + 1 == p->layers;
-    const int32_t *slots = last ? op->last_weights : op->weights;
-    layer += op->next_layer && !last;
-    for (int k = 0; k < FB_MAX_WEIGHTS; k++)
-        if (slots[k] != FB_NONE)
-            call->weights[k] = e->bound.weights[slots[k] * p->layers + layer];
-        else
-            call->weights[k].data = NULL;
-}
-
-static void count_call(fb_engine *e, const fb_op *op, bool barrier) {
-    e->trace.ops[op->kind]++;
-    e->trace.barriers += barrier;
-    for (uint32_t fuses = op->fuses; fuses; fuses &= fuses - 1) e->trace.fuses[__builtin_ctz(fuses)]++;
-}
-
 static void run_section(fb_engine *e, fb_section section, int64_t layer, const fb_lane *lane) {
-    const fb_program *p = e->bound.program;
+    const fb_program *p = e->frame.bound.program;
     for (int32_t i = 0; i < p->op_count[section]; i++) {
         const fb_op *op = &p->ops[section][i];
-        fb_call call = e->calls[section][i];
-        bind_weights(e, op, layer, &call);
+        fb_call call;
+        fb_frame_call(&e->frame, section, i, layer, e->step, &call);
         if (section == FB_BODY) call.kv = layer_cache(e, layer);
-        call.ids = e->step->ids;
-        call.rows = e->step->rows;
-        call.position = e->step->position;
         call.by_head = e->by_head;
-        if (section == FB_EPILOGUE) narrow_to_epilogue(e, op, &call);
         e->isa->kernels[op->kind](&call, lane);
         bool barrier = !e->no_barrier[section][i];
-        if (lane->index == 0) count_call(e, op, barrier);
+        if (lane->index == 0) fb_frame_count(&e->frame, op, barrier);
         if (barrier) fb_pool_barrier(e->pool);
-        if (e->options.profile && lane->index == 0) {
+        if (e->frame.options.profile && lane->index == 0) {
             double now = fb_now();
-            e->trace.seconds[section][i] += now - e->op_began;
-            e->trace.walk += now - e->op_began;
+            e->frame.trace.seconds[section][i] += now - e->op_began;
+            e->frame.trace.walk += now - e->op_began;
             e->op_began = now;
         }
     }
@@ -266,8 +165,8 @@ static void run_section(fb_engine *e, fb_section section, int64_t layer, const f
 
 /* The last `rows` rows of a value as float32. */
 static void widen(const fb_engine *e, int32_t value, int64_t rows, float *out) {
-    fb_view view = view_of(e, value);
-    int64_t cols = view.heads * view.width, first = e->in_epilogue[value] ? 0 : e->step->rows - rows;
+    fb_view view = fb_frame_view(&e->frame, value);
+    int64_t cols = view.heads * view.width, first = fb_frame_first(&e->frame, value, e->step, rows);
     for (int64_t row = 0; row < rows; row++) {
         const void *x = fb_view_at(&view, first + row, 0);
         if (view.dtype == FB_F32)
@@ -280,7 +179,7 @@ static void widen(const fb_engine *e, int32_t value, int64_t rows, float *out) {
 /* The best of the lanes' best columns; the first among equals, as lanes are in the order of their columns. -1
  * if a score is NaN. */
 static void take_best(const fb_engine *e, int64_t rows, int32_t *out) {
-    fb_view view = view_of(e, e->bound.program->best);
+    fb_view view = fb_frame_view(&e->frame, e->frame.bound.program->best);
     for (int64_t row = 0; row < rows; row++) {
         const void *best = fb_view_at(&view, row, 0);
         double most = -INFINITY;
@@ -300,7 +199,7 @@ static void take_best(const fb_engine *e, int64_t rows, int32_t *out) {
 /* Shows a hidden state to the step's owner, while the other lanes wait. */
 static void show_hidden(fb_engine *e, int64_t layer, int32_t value, int64_t rows, const fb_lane *lane) {
     if (!e->step->on_hidden) return;
-    int64_t cols = e->bound.program->hidden;
+    int64_t cols = e->frame.bound.program->hidden;
     if (lane->index == 0) {
         widen(e, value, rows, e->hidden);
         if (!e->step->on_hidden(e->step->user, layer, e->hidden, rows, cols)) e->stopped = true;
@@ -310,7 +209,7 @@ static void show_hidden(fb_engine *e, int64_t layer, int32_t value, int64_t rows
 
 static void run_lane(void *arg, int32_t index) {
     fb_engine *e = arg;
-    const fb_program *p = e->bound.program;
+    const fb_program *p = e->frame.bound.program;
     fb_lane lane = {index, fb_pool_lanes(e->pool), e->scratch + index * e->scratch_floats};
     run_section(e, FB_PROLOGUE, 0, &lane);
     show_hidden(e, 0, p->residual, e->step->rows, &lane);
@@ -326,19 +225,19 @@ static void run_lane(void *arg, int32_t index) {
 static fb_status cpu_run(fb_engine *e, const fb_step *step, fb_error *err) {
     e->step = step;
     e->stopped = false;
-    e->op_began = e->options.profile ? fb_now() : 0;
+    e->op_began = e->frame.options.profile ? fb_now() : 0;
     fb_pool_run(e->pool, run_lane, e);
     if (e->stopped) return fb_fail(err, FB_ERROR_STOPPED, "run: stopped");
-    if (e->bound.program->logits != FB_NONE)
-        widen(e, e->bound.program->logits, step->epilogue_rows, step->logits);
+    if (e->frame.bound.program->logits != FB_NONE)
+        widen(e, e->frame.bound.program->logits, step->epilogue_rows, step->logits);
     else
         take_best(e, step->epilogue_rows, step->best);
-    e->trace.steps++;
+    e->frame.trace.steps++;
     return FB_OK;
 }
 
 static const char *cpu_variant(const fb_engine *e) { return e->isa->name; }
 static int32_t cpu_threads(const fb_engine *e) { return fb_pool_lanes(e->pool); }
-static const fb_trace *cpu_trace(const fb_engine *e) { return &e->trace; }
+static const fb_trace *cpu_trace(const fb_engine *e) { return &e->frame.trace; }
 
-const fb_backend fb_backend_cpu = {"cpu", cpu_open, cpu_run, cpu_close, cpu_variant, cpu_threads, cpu_trace};
+const fb_backend fb_backend_cpu = {"cpu", cpu_open, cpu_run, cpu_close, cpu_variant, cpu_threads, cpu_trace, false};

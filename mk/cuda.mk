@@ -1,0 +1,59 @@
+##  make CUDA=0 …   without the CUDA backend; CUDA_ARCH="90a" builds it for fewer GPUs than "80 90a 120"
+
+# ---- libfusebox_cuda.so: where nvcc is; the CLI and the library open it at run time -----------------------------------
+CUDA      ?= auto
+CUDA_ARCH ?= 80 90a 120
+NVCC      ?= $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
+ifeq ($(CUDA),0)
+override NVCC :=
+endif
+ifneq ($(SAN)$(FUZZ),)
+override NVCC :=
+endif
+
+CUDA_SRC      := $(sort $(wildcard src/backend/cuda/*.cu))
+CUDA_HOST_SRC := $(sort $(wildcard src/backend/cuda/host/*.c))
+CUDA_HOST_OBJ := $(CUDA_HOST_SRC:src/%.c=$(BUILD)/obj/%.o)
+CUDA_OBJ      := $(CUDA_SRC:src/%.cu=$(BUILD)/obj/%.cu.o)
+LIB_CUDA      := $(if $(NVCC),$(BUILD)/libfusebox_cuda.so)
+
+# Machine code for the architectures asked for; a driver makes that of any other from the oldest one's PTX.
+number     = $(patsubst %a,%,$(1))
+CUDA_CODE := $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a),code=sm_$(a)) \
+             -gencode arch=compute_$(call number,$(firstword $(CUDA_ARCH))),code=compute_$(call number,$(firstword $(CUDA_ARCH)))
+# No contraction of a * b + c: a fused kernel and the plain ones must round alike.
+NVCCFLAGS  = -std=c++17 -O3 -fmad=false -Iinclude -Isrc $(CUDA_CODE) -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra,-Wno-format-truncation \
+             -Werror all-warnings -MMD -MP
+
+$(BUILD)/obj/%.cu.o: src/%.cu | $(DEPS)
+	@mkdir -p $(@D)
+	$(call say,NVC,$<)
+	$(Q)$(NVCC) $(NVCCFLAGS) -c $< -o $@
+
+$(BUILD)/libfusebox_cuda.so: $(CUDA_OBJ) $(CUDA_HOST_OBJ) $(LIB_STATIC)
+	$(call say,LD,$@)
+	$(Q)$(NVCC) -shared -cudart static -Xlinker --exclude-libs,ALL -Xlinker -soname,$(@F) $^ -o $@ -ldl -lm
+
+# ---- the same kernels, compiled for the host, for the tests -----------------------------------------------------------
+EMULATED_SRC := $(filter-out src/backend/cuda/device.cu,$(CUDA_SRC)) $(sort $(wildcard tests/support/emulate/*.cpp))
+EMULATED_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(EMULATED_SRC))
+LIB_EMULATED := $(if $(filter x86_64,$(ARCH)),$(BUILD)/tests/libfusebox_cuda_emulated.so)
+
+$(BUILD)/obj/emulated/%.o: % | $(DEPS)
+	@mkdir -p $(@D)
+	$(call say,CXX,$< (emulated))
+	$(Q)$(CXX) -std=c++17 -D_GNU_SOURCE -O1 -g -ffp-contract=off -Wall -Wextra -Wno-unknown-pragmas -Wno-format-truncation -Wno-uninitialized -Wno-maybe-uninitialized -Werror -fPIC -fvisibility=hidden \
+	    -DFB_EMULATED -Iinclude -Isrc -Itests -MMD -MP -x c++ -c $< -o $@
+
+$(BUILD)/tests/libfusebox_cuda_emulated.so: $(EMULATED_OBJ) $(CUDA_HOST_OBJ) $(LIB_STATIC)
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(CXX) -shared -Wl,-z,defs,--exclude-libs,ALL $(LDFLAGS_ALL) $^ -o $@ -lm
+
+# ---- times of single ops, with whichever of the two libraries it is given ----------------------------------------------
+$(BUILD)/bench/gpu_ops: bench/gpu_ops.c $(LIB_STATIC)
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(CFLAGS_ALL) -MF $@.d $(LDFLAGS_ALL) $< $(LIB_STATIC) -o $@ $(LIBS_ALL) -ldl
+
+-include $(CUDA_OBJ:.o=.d) $(CUDA_HOST_OBJ:.o=.d) $(EMULATED_OBJ:.o=.d) $(BUILD)/bench/gpu_ops.d

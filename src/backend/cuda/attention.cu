@@ -1,0 +1,320 @@
+/* attn_scores, softmax, attn_values, and attn_rows, which is all three on one item at a time with the same
+ * sums:
+ *  - a score is one chain of fmaf over the head's width, times the scale, rounded to the activations' type;
+ *  - a softmax adds exponentials in THREADS chains (position modulo THREADS), then over the block, and
+ * rounds;
+ *  - a weighted sum of values adds in PARTS chains (position modulo PARTS), then these in their order. */
+#include "backend/cuda/attention.cuh"
+
+#define THREADS 256
+#define PARTS   16
+/* Chunks of 16 bytes that a block takes at a time of a value. */
+#define PASS_CHUNKS (THREADS / PARTS)
+
+/* ---- the three sums -------------------------------------------------------------------------------------
+ */
+
+/* sum[r] = q[r] . key, with q[r] at q + r * stride in shared memory, padded with zeros to whole chunks. */
+template <class K, int R>
+FB_DEVICE void score_of(const K *key, const float *q, int stride, int width, bool wide, float *sum) {
+    constexpr int E = 16 / sizeof(K);
+#pragma unroll
+    for (int r = 0; r < R; r++) sum[r] = 0;
+#pragma unroll(R == 1 ? 4 : 2)
+    for (int c = 0; c < stride / E; c++) {
+        float x[E];
+        fb_load_chunk(key, c, width, wide, x);
+#pragma unroll
+        for (int r = 0; r < R; r++)
+#pragma unroll
+            for (int e = 0; e < E; e++) sum[r] = fmaf(q[r * stride + c * E + e], x[e], sum[r]);
+    }
+}
+
+FB_DEVICE float block_max(float x, float *room) {
+    int warp = threadIdx.x / FB_WARP, lane = threadIdx.x % FB_WARP;
+    x = fb_warp_max(x);
+    if (lane == 0) room[warp] = x;
+    __syncthreads();
+    x = room[0];
+    for (int w = 1; w < THREADS / FB_WARP; w++) x = fmaxf(x, room[w]);
+    __syncthreads();
+    return x;
+}
+
+/* The softmax of one row by a block of THREADS; x and y may be the same. Each element is read and written by
+ * one thread. */
+template <class S> FB_DEVICE void softmax_of(const S *x, S *y, int count, fb_dtype act, float *room) {
+    float most = -INFINITY, sum = 0;
+    for (int j = threadIdx.x; j < count; j += THREADS) most = fmaxf(most, fb_widen(x[j]));
+    most = block_max(most, room);
+    for (int j = threadIdx.x; j < count; j += THREADS) sum += expf(fb_widen(x[j]) - most);
+    float scale = 1.0f / fb_block_sum(sum, room);
+    for (int j = threadIdx.x; j < count; j += THREADS)
+        y[j] = fb_narrow<S>(fb_round_as(act, expf(fb_widen(x[j]) - most) * scale));
+}
+
+/* acc[r] += p[r] * v of this thread's part of positions [from, to), as far as item r sees; from is a multiple
+ * of PARTS, and p[r] at p + r * stride begins at `from`. */
+template <class K, int R>
+FB_DEVICE void values_of(const K *v, int chunk, int part, int width, bool wide, const float *p, int stride,
+                         int from, int to, const int *count, float (*acc)[16 / sizeof(K)]) {
+    constexpr int E = 16 / sizeof(K);
+#pragma unroll 4
+    for (int j = from + part; j < to; j += PARTS) {
+        float x[E];
+        fb_load_chunk(v + (int64_t)j * width, chunk, width, wide, x);
+#pragma unroll
+        for (int r = 0; r < R; r++)
+            if (R == 1 || j < count[r]) {
+                float w = p[r * stride + j - from];
+#pragma unroll
+                for (int e = 0; e < E; e++) acc[r][e] = fmaf(w, x[e], acc[r][e]);
+            }
+    }
+}
+
+/* The parts of R items' sums over `chunks` chunks from `first` on, added in order and stored. `sums`:
+ * [PARTS][R] [chunks * E]. */
+template <class K, int R>
+FB_DEVICE void store_values(const fb_attention &a, int kv_head, int item, int live, int first, int chunks,
+                            int chunk, int part, const float (*acc)[16 / sizeof(K)], float *sums) {
+    constexpr int E = 16 / sizeof(K);
+    int cols = chunks * E;
+    if (part < PARTS)
+        for (int r = 0; r < R; r++)
+            for (int e = 0; e < E; e++) sums[(part * R + r) * cols + chunk * E + e] = acc[r][e];
+    __syncthreads();
+    for (int i = threadIdx.x; i < live * cols; i += blockDim.x) {
+        int r = i / cols, col = i % cols;
+        float sum = sums[r * cols + col];
+        for (int n = 1; n < PARTS; n++) sum += sums[(n * R + r) * cols + col];
+        if (first * E + col < a.width)
+            fb_store_as(a.out_type, a.out, fb_item_out(a, kv_head, item + r) + first * E + col, sum);
+    }
+    __syncthreads();
+}
+
+template <class K>
+FB_DEVICE void load_query(const fb_attention &a, int kv_head, int item, int stride, float *q) {
+    for (int i = threadIdx.x; i < stride; i += blockDim.x)
+        q[i] = i < a.width ? fb_load_as(a.q_type, a.q, fb_item_q(a, kv_head, item) + i) : 0;
+}
+
+/* ---- attn_scores ----------------------------------------------------------------------------------------
+ */
+
+#define SCORE_THREADS 128
+
+/* A thread has one key and R items. Lanes read keys of their own in turn, chunk by chunk: what a warp touches
+ * is 32 keys in full, and stays in the first-level cache meanwhile. */
+template <class K, int R> __global__ void __launch_bounds__(SCORE_THREADS) scores_kernel(fb_attention a) {
+    fb_let_next_start();
+    fb_wait_for_previous();
+    constexpr int E = 16 / sizeof(K);
+    FB_SHARED(float, q);
+    int stride = (a.width + E - 1) / E * E, kv_head = blockIdx.y, item = blockIdx.z * R;
+    int live = min(R, a.rows * a.group - item), past = (int)*a.position;
+    int first = blockIdx.x * SCORE_THREADS, j = first + threadIdx.x;
+    if (first > past + fb_item_row(a, item + live - 1)) return;
+    for (int r = 0; r < R; r++) load_query<K>(a, kv_head, item + (r < live ? r : 0), stride, q + r * stride);
+    __syncthreads();
+    if (j > past + fb_item_row(a, item + live - 1)) return;
+    float sum[R];
+    score_of<K, R>((const K *)a.k + (kv_head * a.capacity + j) * a.width, q, stride, a.width, a.wide, sum);
+#pragma unroll
+    for (int r = 0; r < R; r++)
+        if (r < live && j <= past + fb_item_row(a, item + r))
+            fb_store_as(a.out_type, a.out, fb_item_out(a, kv_head, item + r) + j, sum[r] * a.scale);
+}
+
+template <class K, int R> static int launch_scores(const fb_attention *a, const fb_cuda_context *cx) {
+    constexpr int E = 16 / sizeof(K);
+    dim3 grid((unsigned)fb_ceil(fb_attention_reach(a, cx), SCORE_THREADS), (unsigned)a->kv_heads,
+              (unsigned)fb_ceil(a->rows * a->group, R));
+    return FB_LAUNCH(cx, grid, SCORE_THREADS, (size_t)(R * fb_ceil(a->width, E) * E) * sizeof(float),
+                     (scores_kernel<K, R>), *a);
+}
+
+int fb_cuda_attn_scores(const fb_call *call, const fb_cuda_context *cx) {
+    fb_attention a = fb_attention_of(call, cx);
+    int result = 1;
+    FB_FOR_TYPE(a.kv_type, K,
+                result = a.rows * a.group == 1 ? launch_scores<K, 1>(&a, cx) : launch_scores<K, 8>(&a, cx));
+    return result;
+}
+
+/* ---- softmax --------------------------------------------------------------------------------------------
+ */
+
+struct softmax_views {
+    const void *x;
+    void *y;
+    int64_t x_row, x_head, y_row, y_head;
+    const int64_t *position;
+    int heads;
+    fb_dtype act;
+};
+
+/* A block has one row of one head. */
+template <class T> __global__ void __launch_bounds__(THREADS) softmax_kernel(softmax_views s) {
+    fb_let_next_start();
+    fb_wait_for_previous();
+    __shared__ float room[33];
+    int64_t head = blockIdx.x % s.heads, row = blockIdx.x / s.heads;
+    softmax_of((const T *)s.x + row * s.x_row + head * s.x_head, (T *)s.y + row * s.y_row + head * s.y_head,
+               (int)(*s.position + row) + 1, s.act, room);
+}
+
+int fb_cuda_softmax(const fb_call *call, const fb_cuda_context *cx) {
+    const fb_view *x = &call->in[0], *y = &call->out[0];
+    softmax_views s;
+    s.x = x->data;
+    s.y = y->data;
+    s.x_row = x->row_stride;
+    s.x_head = x->head_stride;
+    s.y_row = y->row_stride;
+    s.y_head = y->head_stride;
+    s.position = cx->position;
+    s.heads = (int)x->heads;
+    s.act = x->dtype;
+    int result = 1;
+    FB_FOR_TYPE(x->dtype, T,
+                result = FB_LAUNCH(cx, (unsigned)(x->heads * call->rows), THREADS, 0, softmax_kernel<T>, s));
+    return result;
+}
+
+/* ---- attn_values ----------------------------------------------------------------------------------------
+ */
+
+/* Positions whose probabilities lie in shared memory at a time. */
+#define SPAN 256
+
+/* A block has R items; its threads are (part, chunk). */
+template <class K, int R> __global__ void __launch_bounds__(THREADS) values_kernel(fb_attention a) {
+    fb_let_next_start();
+    fb_wait_for_previous();
+    constexpr int E = 16 / sizeof(K);
+    FB_SHARED(float, p);
+    float *sums = p + R * SPAN;
+    int kv_head = blockIdx.y, item = blockIdx.x * R, live = min(R, a.rows * a.group - item);
+    int past = (int)*a.position, chunks = (a.width + E - 1) / E, most = min(chunks, PASS_CHUNKS);
+    int chunk = threadIdx.x % most, part = threadIdx.x / most, count[R];
+#pragma unroll
+    for (int r = 0; r < R; r++) count[r] = r < live ? past + fb_item_row(a, item + r) + 1 : 0;
+    int all = past + fb_item_row(a, item + live - 1) + 1;
+    const K *v = (const K *)a.v + kv_head * a.capacity * a.width;
+    for (int first = 0; first < chunks; first += most) {
+        int now = min(most, chunks - first);
+        float acc[R][E];
+#pragma unroll
+        for (int r = 0; r < R; r++)
+#pragma unroll
+            for (int e = 0; e < E; e++) acc[r][e] = 0;
+        for (int from = 0; from < all; from += SPAN) {
+            int to = min(from + SPAN, all);
+            for (int i = threadIdx.x; i < R * SPAN; i += blockDim.x) {
+                int r = i / SPAN, j = from + i % SPAN;
+                if (r < live && j <= past + fb_item_row(a, item + r))
+                    p[i] = fb_load_as(a.q_type, a.q, fb_item_q(a, kv_head, item + r) + j);
+            }
+            __syncthreads();
+            if (chunk < now)
+                values_of<K, R>(v, first + chunk, part, a.width, a.wide, p, SPAN, from, to, count, acc);
+            __syncthreads();
+        }
+        store_values<K, R>(a, kv_head, item, live, first, now, chunk, chunk < now ? part : PARTS, acc, sums);
+    }
+}
+
+template <class K, int R> static int launch_values(const fb_attention *a, const fb_cuda_context *cx) {
+    constexpr int E = 16 / sizeof(K);
+    int chunks = fb_ceil(a->width, E), most = chunks < PASS_CHUNKS ? chunks : PASS_CHUNKS;
+    dim3 grid((unsigned)fb_ceil(a->rows * a->group, R), (unsigned)a->kv_heads);
+    return FB_LAUNCH(cx, grid, (unsigned)(PARTS * most),
+                     (size_t)(R * (SPAN + PARTS * most * E)) * sizeof(float), (values_kernel<K, R>), *a);
+}
+
+int fb_cuda_attn_values(const fb_call *call, const fb_cuda_context *cx) {
+    fb_attention a = fb_attention_of(call, cx);
+    a.group = (int)(call->out[0].heads / call->kv.heads);
+    int result = 1;
+    FB_FOR_TYPE(a.kv_type, K,
+                result = a.rows * a.group == 1 ? launch_values<K, 1>(&a, cx) : launch_values<K, 4>(&a, cx));
+    return result;
+}
+
+/* ---- attn_rows ------------------------------------------------------------------------------------------
+ */
+
+/* Scores of up to this many positions lie in shared memory (40 KB: five blocks on a multiprocessor); beyond,
+ * in scratch, and then there are this many blocks. */
+#define SHARED_SCORES  10240
+#define SCRATCH_BLOCKS 264
+
+template <class K> __global__ void __launch_bounds__(THREADS) rows_kernel(fb_attention a, float *scratch) {
+    fb_let_next_start();
+    fb_wait_for_previous();
+    constexpr int E = 16 / sizeof(K);
+    FB_SHARED(float, room);
+    int chunks = (a.width + E - 1) / E, stride = chunks * E, most = min(chunks, PASS_CHUNKS);
+    float *q = room + 36, *sums = q + stride, *scores = sums + PARTS * most * E;
+    if (scratch) scores = scratch + blockIdx.x * a.capacity;
+    int items = a.rows * a.group, past = (int)*a.position;
+    int chunk = threadIdx.x % most, part = threadIdx.x / most;
+    for (int n = blockIdx.x; n < items * a.kv_heads; n += gridDim.x) {
+        int kv_head = n / items, item = n % items, count = past + fb_item_row(a, item) + 1;
+        const K *k = (const K *)a.k + kv_head * a.capacity * a.width;
+        const K *v = (const K *)a.v + kv_head * a.capacity * a.width;
+        load_query<K>(a, kv_head, item, stride, q);
+        __syncthreads();
+        for (int j = threadIdx.x; j < count; j += THREADS) {
+            float sum;
+            score_of<K, 1>(k + (int64_t)j * a.width, q, stride, a.width, a.wide, &sum);
+            scores[j] = fb_round_as(a.q_type, sum * a.scale);
+        }
+        softmax_of(scores, scores, count, a.q_type, room);
+        __syncthreads();
+        for (int first = 0; first < chunks; first += most) {
+            int now = min(most, chunks - first), mine = chunk < now ? part : PARTS;
+            float acc[1][E];
+#pragma unroll
+            for (int e = 0; e < E; e++) acc[0][e] = 0;
+            if (mine < PARTS)
+                values_of<K, 1>(v, first + chunk, mine, a.width, a.wide, scores, 0, 0, count, &count, acc);
+            store_values<K, 1>(a, kv_head, item, 1, first, now, chunk, mine, acc, sums);
+        }
+    }
+}
+
+template <class K> static int launch_rows(const fb_attention *a, const fb_cuda_context *cx) {
+    constexpr int E = 16 / sizeof(K);
+    int chunks = fb_ceil(a->width, E), most = chunks < PASS_CHUNKS ? chunks : PASS_CHUNKS;
+    int64_t reach = fb_attention_reach(a, cx), blocks = (int64_t)a->rows * a->group * a->kv_heads;
+    int64_t floats = 36 + chunks * E + PARTS * most * E;
+    float *scratch = NULL;
+    if (reach > SHARED_SCORES) {
+        scratch = (float *)(void *)(cx->scratch + FB_CUDA_COUNTERS);
+        blocks = blocks < SCRATCH_BLOCKS ? blocks : SCRATCH_BLOCKS;
+    } else {
+        floats += reach;
+    }
+    return FB_LAUNCH(cx, (unsigned)blocks, THREADS, (size_t)floats * sizeof(float), rows_kernel<K>, *a,
+                     scratch);
+}
+
+int fb_cuda_attn_rows(const fb_call *call, const fb_cuda_context *cx) {
+    fb_attention a = fb_attention_of(call, cx);
+    int result = 1;
+    FB_FOR_TYPE(a.kv_type, K, result = launch_rows<K>(&a, cx));
+    return result;
+}
+
+/* Of attn_rows or attn_flash, whichever asks for more. */
+int64_t fb_cuda_attention_scratch(const fb_call *call, int64_t rows, int64_t capacity) {
+    const fb_kv *kv = &call->kv;
+    int64_t group = call->in[0].heads / kv->heads, most = rows < FB_DECODE_ROWS ? rows : FB_DECODE_ROWS;
+    int64_t exact = capacity > SHARED_SCORES ? SCRATCH_BLOCKS * capacity * (int64_t)sizeof(float) : 0;
+    int64_t flash = fb_cuda_decode_scratch(kv->heads, most * group, kv->width, capacity);
+    return FB_CUDA_COUNTERS + (exact > flash ? exact : flash);
+}

@@ -1,0 +1,196 @@
+/* What all CUDA kernels share: element types, loads, reductions, launches.
+ *
+ * Kernels are compiled by nvcc, and once more by a host compiler for the tests (FB_EMULATED: tests/support/emulate),
+ * so that what they compute is checked on machines without a GPU. Hence: 16-bit floats are uint16_t, converted here;
+ * instructions that C does not have are functions here, with both forms; a launch is FB_LAUNCH; dynamic shared memory
+ * is FB_SHARED. nvcc is told not to contract a * b + c: where one rounding is meant, it says fmaf. That is what makes
+ * a fused kernel and the plain ones agree to the bit. */
+#ifndef FB_BACKEND_CUDA_DEVICE_CUH
+#define FB_BACKEND_CUDA_DEVICE_CUH
+
+#ifdef FB_EMULATED
+#include "support/emulate/emulate.h"
+#else
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#endif
+#include <math.h>
+#include <stdint.h>
+
+#include "backend/cuda/kernel.h"
+#include "base/quant.h"
+
+#define FB_WARP     32
+#define FB_ALL      0xffffffffu
+#define FB_DEVICE   __device__ __forceinline__
+#define FB_HOST_DEV __host__ __device__ __forceinline__
+
+/* ---- element types -------------------------------------------------------------------------------------- */
+
+struct fb_half {
+    uint16_t bits;
+};
+struct fb_bfloat {
+    uint16_t bits;
+};
+
+#ifdef FB_EMULATED
+FB_DEVICE float fb_widen(float x) { return x; }
+FB_DEVICE float fb_widen(fb_half x) { return fb_f16_to_f32(x.bits); }
+FB_DEVICE float fb_widen(fb_bfloat x) { return fb_bf16_to_f32(x.bits); }
+template <class T> FB_DEVICE T fb_narrow(float x);
+template <> FB_DEVICE float fb_narrow<float>(float x) { return x; }
+template <> FB_DEVICE fb_half fb_narrow<fb_half>(float x) { return {fb_f32_to_f16(x)}; }
+template <> FB_DEVICE fb_bfloat fb_narrow<fb_bfloat>(float x) { return {fb_f32_to_bf16(x)}; }
+#else
+FB_DEVICE float fb_widen(float x) { return x; }
+FB_DEVICE float fb_widen(fb_half x) { return __half2float(__ushort_as_half(x.bits)); }
+FB_DEVICE float fb_widen(fb_bfloat x) { return __uint_as_float((uint32_t)x.bits << 16); }
+template <class T> FB_DEVICE T fb_narrow(float x);
+template <> FB_DEVICE float fb_narrow<float>(float x) { return x; }
+template <> FB_DEVICE fb_half fb_narrow<fb_half>(float x) { return {__half_as_ushort(__float2half_rn(x))}; }
+template <> FB_DEVICE fb_bfloat fb_narrow<fb_bfloat>(float x) {
+    return {__bfloat16_as_ushort(__float2bfloat16_rn(x))};
+}
+#endif
+
+/* What storing x as a T and reading it again gives. */
+template <class T> FB_DEVICE float fb_rounded(float x) { return fb_widen(fb_narrow<T>(x)); }
+
+/* Calls `body` with T an element type: FB_FOR_TYPE(dtype, T, launch<T>(…)). Other dtypes: `otherwise`. */
+#define FB_FOR_TYPE(dtype, T, ...)                                                                           \
+    do {                                                                                                     \
+        switch (dtype) {                                                                                     \
+        case FB_F32: {                                                                                       \
+            using T = float;                                                                                 \
+            __VA_ARGS__;                                                                                     \
+        } break;                                                                                             \
+        case FB_F16: {                                                                                       \
+            using T = fb_half;                                                                               \
+            __VA_ARGS__;                                                                                     \
+        } break;                                                                                             \
+        case FB_BF16: {                                                                                      \
+            using T = fb_bfloat;                                                                             \
+            __VA_ARGS__;                                                                                     \
+        } break;                                                                                             \
+        default:                                                                                             \
+            break;                                                                                           \
+        }                                                                                                    \
+    } while (0)
+
+/* ---- memory --------------------------------------------------------------------------------------------- */
+
+/* Sixteen bytes that are read once and never again: past the first-level cache. */
+FB_DEVICE uint4 fb_load_stream(const void *p) {
+#ifdef FB_EMULATED
+    return *(const uint4 *)p;
+#else
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
+    return v;
+#endif
+}
+
+/* Sixteen bytes from global to shared memory without a register between; all before the last but `n` groups have
+ * arrived after fb_copy_wait<n>. */
+FB_DEVICE void fb_copy_16(void *shared, const void *global) {
+#ifdef FB_EMULATED
+    memcpy(shared, global, 16);
+#else
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)),
+                 "l"(global));
+#endif
+}
+FB_DEVICE void fb_copy_commit() {
+#ifndef FB_EMULATED
+    asm volatile("cp.async.commit_group;");
+#endif
+}
+template <int n> FB_DEVICE void fb_copy_wait() {
+#ifndef FB_EMULATED
+    asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
+#endif
+}
+
+FB_HOST_DEV bool fb_aligned(const void *p, int bytes) { return ((uintptr_t)p & (uintptr_t)(bytes - 1)) == 0; }
+
+/* ---- reductions: the order of a sum never depends on timing --------------------------------------------- */
+
+FB_DEVICE float fb_warp_sum(float x) {
+    for (int step = 16; step; step >>= 1) x += __shfl_xor_sync(FB_ALL, x, step);
+    return x;
+}
+FB_DEVICE float fb_warp_max(float x) {
+    for (int step = 16; step; step >>= 1) x = fmaxf(x, __shfl_xor_sync(FB_ALL, x, step));
+    return x;
+}
+
+/* The sum over a block of up to 32 warps, in every thread; `room`: 33 floats of shared memory, which may be used again
+ * after the next __syncthreads. All threads of the block must come here. */
+FB_DEVICE float fb_block_sum(float x, float *room) {
+    int warp = threadIdx.x / FB_WARP, lane = threadIdx.x % FB_WARP, warps = (blockDim.x + FB_WARP - 1) / FB_WARP;
+    x = fb_warp_sum(x);
+    if (lane == 0) room[warp] = x;
+    __syncthreads();
+    if (warp == 0) {
+        x = fb_warp_sum(lane < warps ? room[lane] : 0);
+        if (lane == 0) room[32] = x;
+    }
+    __syncthreads();
+    return room[32];
+}
+
+/* ---- launches ------------------------------------------------------------------------------------------- */
+
+/* With overlap, a kernel starts while the one before it still runs: what comes before fb_wait_for_previous may touch
+ * nothing but weights and its own shared memory. Every thread of every kernel must pass it, also one that has nothing
+ * to do, or the kernel after the next could start too early. */
+FB_DEVICE void fb_wait_for_previous() {
+#if !defined FB_EMULATED && defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+/* From here on the next kernel may start, as far as there is room for it. */
+FB_DEVICE void fb_let_next_start() {
+#if !defined FB_EMULATED && defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+#ifdef FB_EMULATED
+#define FB_SHARED(type, name) type *name = (type *)fb_emulated_shared()
+#define FB_LAUNCH(cx, grid, block, shared_bytes, kernel, ...)                                                \
+    fb_emulated_call((cx)->limits->shared_limit, grid, block, shared_bytes, kernel, __VA_ARGS__)
+#else
+extern __shared__ __align__(16) unsigned char fb_shared_memory[];
+#define FB_SHARED(type, name) type *name = (type *)fb_shared_memory
+
+template <class... P, class... A>
+static int fb_launch(const fb_cuda_context *cx, dim3 grid, dim3 block, size_t shared_bytes, void (*kernel)(P...),
+                     A... args) {
+    if (shared_bytes > 48 * 1024) {
+        cudaError_t raised = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                  (int)shared_bytes);
+        if (raised != cudaSuccess) return raised;
+    }
+    cudaLaunchAttribute overlap;
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = (cudaStream_t)cx->stream;
+    config.attrs = &overlap;
+    config.numAttrs = cx->overlap ? 1 : 0;
+    return cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...);
+}
+/* Launches kernel(…); the value is a cudaError_t. A kernel that is a template with commas stands in parentheses. */
+#define FB_LAUNCH(cx, grid, block, shared_bytes, kernel, ...)                                                \
+    fb_launch(cx, grid, block, shared_bytes, kernel, __VA_ARGS__)
+#endif
+
+#endif

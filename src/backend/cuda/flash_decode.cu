@@ -1,0 +1,322 @@
+/* attn_flash for a few tokens. The context is cut into splits of a length that only the capacity decides, so
+ * that a recorded graph and a direct launch add alike. A block has one split, one KV head and up to M items,
+ * which share its keys and values: both of a tile are asked for at once (20 KB for 64 positions of Pythia's
+ * 80 float16, several blocks on a multiprocessor), which is what keeps the memory busy. The last block of a
+ * head to finish puts the splits together, in their order. */
+#include "backend/cuda/attention.cuh"
+
+#define THREADS     128
+#define WARPS       (THREADS / FB_WARP)
+#define SPLIT       64 /* a split is a multiple of this */
+#define MOST_SPLITS 64
+
+#define LOG2_E 1.4426950408889634f
+
+/* Keys of a tile: in float32 half as many, for a block to stay within 99 KB at a width of 256. */
+template <class K> struct tile { static const int n = sizeof(K) == 4 ? 32 : 64; };
+
+static int split_length(int64_t capacity) { return fb_ceil(capacity, SPLIT * MOST_SPLITS) * SPLIT; }
+static int split_count(int64_t capacity) { return fb_ceil(capacity, split_length(capacity)); }
+
+/* A row of a width, in whole chunks. */
+static int64_t padded(int64_t width) { return (width + 7) / 8 * 8; }
+
+int64_t fb_cuda_decode_scratch(int64_t kv_heads, int64_t items, int64_t width, int64_t capacity) {
+    return kv_heads * items * split_count(capacity) * (padded(width) + 2) * (int64_t)sizeof(float);
+}
+
+struct partials {
+    unsigned *counters; /* [kv_heads, tiles of items] */
+    float2 *totals;     /* [kv_heads, items, splits]: the largest score, and the sum of exponentials */
+    float *sums;        /* [kv_heads, items, splits, padded width] */
+    int length, splits;
+    int tiles; /* bytes of shared memory that keys and values get, and sums after them */
+};
+
+/* Rows [0, n) of a tile of keys or values; rows of `stride` bytes there. */
+template <class K>
+FB_DEVICE void stage(uint8_t *to, const K *from, int n, int width, int chunks, int stride, bool wide) {
+    constexpr int E = 16 / sizeof(K);
+    int row = threadIdx.x / chunks, c = threadIdx.x % chunks, rows = THREADS / chunks,
+        more = THREADS % chunks;
+    while (row < n) {
+        K *at = (K *)(void *)(to + row * stride + c * 16);
+        if (wide) {
+            fb_copy_16(at, from + (int64_t)row * width + c * E);
+        } else {
+            for (int e = 0; e < E; e++)
+                at[e] = c * E + e < width ? from[(int64_t)row * width + c * E + e] : fb_narrow<K>(0);
+        }
+        row += rows;
+        c += more;
+        if (c >= chunks) {
+            c -= chunks;
+            row++;
+        }
+    }
+    fb_copy_commit();
+}
+
+FB_DEVICE void add(float4 *sum, float w, float4 x) {
+    sum->x = fmaf(w, x.x, sum->x);
+    sum->y = fmaf(w, x.y, sum->y);
+    sum->z = fmaf(w, x.z, sum->z);
+    sum->w = fmaf(w, x.w, sum->w);
+}
+
+#define EARLY 4
+
+/* All splits of the items, of which each has `active`. `room`: shared memory. */
+template <int M>
+FB_DEVICE void combine(const fb_attention &a, const partials &p, int kv_head, int item, int live, int active,
+                       int wp, float *room) {
+    int warp = threadIdx.x / FB_WARP, lane = threadIdx.x % FB_WARP, items = a.rows * a.group;
+    int64_t base = (int64_t)(kv_head * items + item) * p.splits;
+    float *weight = room, *sums = room + M * MOST_SPLITS; /* [M][MOST_SPLITS], [turns][live * wp] */
+    int quads = wp / 4, all = live * quads;
+    int turns = THREADS / all; /* threads that share the splits of four columns */
+    if (turns < 1) turns = 1;
+    /* The first sums are asked for together with the totals. */
+    float4 early[EARLY];
+    const float4 *mine =
+        (const float4 *)(p.sums + (base + threadIdx.x % all / quads * p.splits) * wp) + threadIdx.x % quads;
+#pragma unroll
+    for (int n = 0; n < EARLY; n++) {
+        int s = threadIdx.x / all + n * turns;
+        early[n] =
+            (int)threadIdx.x < all * turns && s < active ? __ldcg(mine + s * quads) : make_float4(0, 0, 0, 0);
+    }
+    for (int m = warp; m < live; m += WARPS) {
+        float most[2], total[2];
+        for (int i = 0; i < 2; i++) {
+            int s = lane + i * FB_WARP;
+            float2 t = s < active ? __ldcg(p.totals + base + m * p.splits + s) : make_float2(-INFINITY, 0);
+            most[i] = t.x;
+            total[i] = t.y;
+        }
+        float all = fb_warp_max(fmaxf(most[0], most[1]));
+        most[0] = fb_exp2(most[0] - all);
+        most[1] = fb_exp2(most[1] - all);
+        float sum = 1.0f / fb_warp_sum(most[0] * total[0] + most[1] * total[1]);
+        weight[m * MOST_SPLITS + lane] = most[0] * sum;
+        weight[m * MOST_SPLITS + lane + FB_WARP] = most[1] * sum;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < all * turns; i += THREADS) {
+        int turn = i / all, m = i % all / quads, quad = i % quads;
+        const float4 *from = (const float4 *)(p.sums + (base + m * p.splits) * wp) + quad;
+        float4 sum = make_float4(0, 0, 0, 0);
+        int s = turn;
+        if (i == (int)threadIdx.x)
+#pragma unroll
+            for (int n = 0; n < EARLY; n++, s += turns)
+                if (s < active) add(&sum, weight[m * MOST_SPLITS + s], early[n]);
+#pragma unroll 4
+        for (; s < active; s += turns) add(&sum, weight[m * MOST_SPLITS + s], __ldcg(from + s * quads));
+        ((float4 *)sums)[turn * all + i % all] = sum;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < live * wp; i += THREADS) {
+        float sum = sums[i];
+        for (int turn = 1; turn < turns; turn++) sum += sums[turn * live * wp + i];
+        if (i % wp < a.width)
+            fb_store_as(a.out_type, a.out, fb_item_out(a, kv_head, item + i / wp) + i % wp, sum);
+    }
+}
+
+template <class K, int M>
+__global__ void __launch_bounds__(THREADS) decode_kernel(fb_attention a, partials p) {
+    constexpr int E = 16 / sizeof(K), N = tile<K>::n, LANES = THREADS / N;
+    fb_let_next_start();
+    fb_wait_for_previous();
+    int past = (int)*a.position, items = a.rows * a.group, split = blockIdx.y, kv_head = blockIdx.x;
+    int item = blockIdx.z * M, live = min(M, items - item);
+    int count = past + fb_item_row(a, item + live - 1) + 1; /* what the last item sees */
+    int begin = split * p.length, end = min(begin + p.length, count);
+    if (begin >= count) return;
+
+    FB_SHARED(uint8_t, room);
+    int chunks = (a.width + E - 1) / E, wp = chunks * E;
+    int stride = (chunks | 1) * 16; /* odd, so that eight keys' chunks lie in different banks */
+    uint8_t *keys = room, *values = keys + N * stride;
+    float *q = (float *)(void *)(room + p.tiles), *scores = q + M * wp;   /* [M][wp], [M][N] */
+    float *most = scores + M * N, *total = most + M, *factor = total + M; /* [M] each */
+    const K *k = (const K *)a.k + (kv_head * a.capacity + begin) * a.width;
+    const K *v = (const K *)a.v + (kv_head * a.capacity + begin) * a.width;
+
+    stage(keys, k, min(N, end - begin), a.width, chunks, stride, a.wide);
+    stage(values, v, min(N, end - begin), a.width, chunks, stride, a.wide);
+    for (int i = threadIdx.x; i < M * wp; i += THREADS) {
+        int m = i / wp, col = i % wp;
+        q[i] = m < live && col < a.width
+                   ? fb_load_as(a.q_type, a.q, fb_item_q(a, kv_head, item + m) + col) * (a.scale * LOG2_E)
+                   : 0;
+    }
+    if (threadIdx.x < M) {
+        most[threadIdx.x] = -INFINITY;
+        total[threadIdx.x] = 0;
+    }
+
+    int warp = threadIdx.x / FB_WARP, lane = threadIdx.x % FB_WARP;
+    int key = threadIdx.x / LANES, part = threadIdx.x % LANES;
+    int chunk = threadIdx.x % chunks, turn = threadIdx.x / chunks, turns = THREADS / chunks;
+    float acc[M][E];
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int e = 0; e < E; e++) acc[m][e] = 0;
+
+    for (int first = begin; first < end; first += N) {
+        int n = min(N, end - first), next = first + N;
+        fb_copy_wait<1>();
+        __syncthreads();
+        float sum[M];
+#pragma unroll
+        for (int m = 0; m < M; m++) sum[m] = 0;
+        if (key < n) {
+#pragma unroll 2
+            for (int c = part; c < chunks; c += LANES) {
+                float x[E];
+                fb_unpack((const K *)0, *(const uint4 *)(const void *)(keys + key * stride + c * 16), x);
+#pragma unroll
+                for (int m = 0; m < M; m++) {
+                    const float4 *at = (const float4 *)(const void *)(q + m * wp + c * E);
+#pragma unroll
+                    for (int e = 0; e < E / 4; e++) {
+                        float4 y = at[e];
+                        sum[m] = fmaf(y.x, x[4 * e], sum[m]);
+                        sum[m] = fmaf(y.y, x[4 * e + 1], sum[m]);
+                        sum[m] = fmaf(y.z, x[4 * e + 2], sum[m]);
+                        sum[m] = fmaf(y.w, x[4 * e + 3], sum[m]);
+                    }
+                }
+            }
+        }
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+#pragma unroll
+            for (int step = LANES / 2; step; step >>= 1) sum[m] += __shfl_xor_sync(FB_ALL, sum[m], step);
+            if (part == 0) {
+                bool seen = key < n && first + key <= past + fb_item_row(a, item + m);
+                scores[m * N + key] = seen ? sum[m] : -INFINITY;
+            }
+        }
+        __syncthreads();
+        if (next < end)
+            stage(keys, k + (int64_t)(next - begin) * a.width, min(N, end - next), a.width, chunks, stride,
+                  a.wide);
+        else
+            fb_copy_commit();
+        for (int m = warp; m < M; m += WARPS) {
+            float s[N / FB_WARP], here = -INFINITY, sums = 0;
+#pragma unroll
+            for (int i = 0; i < N / FB_WARP; i++) {
+                s[i] = scores[m * N + lane + i * FB_WARP];
+                here = fmaxf(here, s[i]);
+            }
+            float before = most[m], now = fmaxf(before, fb_warp_max(here));
+            float base = now == -INFINITY ? 0 : now; /* an item that sees nothing of this split */
+#pragma unroll
+            for (int i = 0; i < N / FB_WARP; i++) {
+                s[i] = fb_exp2(s[i] - base);
+                sums += s[i];
+                scores[m * N + lane + i * FB_WARP] = s[i];
+            }
+            sums = fb_warp_sum(sums);
+            __syncwarp();
+            if (lane == 0) {
+                factor[m] = fb_exp2(before - base);
+                total[m] = fmaf(total[m], factor[m], sums);
+                most[m] = now;
+            }
+        }
+        fb_copy_wait<1>();
+        __syncthreads();
+        if (turn < turns) {
+#pragma unroll
+            for (int m = 0; m < M; m++)
+#pragma unroll
+                for (int e = 0; e < E; e++) acc[m][e] *= factor[m];
+#pragma unroll 2
+            for (int j = turn; j < n; j += turns) {
+                float x[E];
+                fb_unpack((const K *)0, *(const uint4 *)(const void *)(values + j * stride + chunk * 16), x);
+#pragma unroll
+                for (int m = 0; m < M; m++)
+#pragma unroll
+                    for (int e = 0; e < E; e++) acc[m][e] = fmaf(scores[m * N + j], x[e], acc[m][e]);
+            }
+        }
+        __syncthreads();
+        if (next < end)
+            stage(values, v + (int64_t)(next - begin) * a.width, min(N, end - next), a.width, chunks, stride,
+                  a.wide);
+        else
+            fb_copy_commit();
+    }
+
+    /* The keys and values have been read: their room takes the sums, [turns][M][wp]. */
+    float *sums = (float *)(void *)room;
+    if (turn < turns)
+        for (int m = 0; m < M; m++)
+            for (int e = 0; e < E; e++) sums[(turn * M + m) * wp + chunk * E + e] = acc[m][e];
+    __syncthreads();
+    int active = (count - 1) / p.length + 1;
+    int64_t base = (int64_t)(kv_head * items + item) * p.splits + split;
+    for (int i = threadIdx.x; i < live * wp; i += THREADS) {
+        int m = i / wp, col = i % wp;
+        float sum = sums[m * wp + col];
+        for (int n = 1; n < turns; n++) sum += sums[(n * M + m) * wp + col];
+        if (active > 1)
+            p.sums[(base + m * p.splits) * wp + col] = sum;
+        else if (col < a.width)
+            fb_store_as(a.out_type, a.out, fb_item_out(a, kv_head, item + m) + col, sum / total[m]);
+    }
+    if (active == 1) return;
+    if ((int)threadIdx.x < live)
+        p.totals[base + threadIdx.x * p.splits] = make_float2(most[threadIdx.x], total[threadIdx.x]);
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        unsigned *counter = p.counters + kv_head * gridDim.z + blockIdx.z;
+        last = atomicAdd(counter, 1u) == (unsigned)active - 1;
+        if (last) *counter = 0;
+    }
+    __syncthreads();
+    if (!last) return;
+    __threadfence();
+    combine<M>(a, p, kv_head, item, live, active, wp, sums);
+}
+
+template <class K, int M> static int launch_decode(const fb_attention *a, const fb_cuda_context *cx) {
+    constexpr int E = 16 / sizeof(K), N = tile<K>::n;
+    int chunks = fb_ceil(a->width, E), wp = chunks * E, items = a->rows * a->group;
+    partials p;
+    p.counters = (unsigned *)(void *)cx->scratch;
+    p.length = split_length(a->capacity);
+    p.splits = split_count(a->capacity);
+    /* Sums first: they are read in sixteen bytes. */
+    p.sums = (float *)(void *)(cx->scratch + FB_CUDA_COUNTERS);
+    p.totals = (float2 *)(void *)(p.sums + (int64_t)a->kv_heads * items * p.splits * wp);
+    int sums = THREADS / chunks * M * wp * 4;
+    int together = (M * MOST_SPLITS + (M * wp > THREADS * 4 ? M * wp : THREADS * 4)) * 4;
+    p.tiles = N * (chunks | 1) * 16 * 2;
+    if (p.tiles < sums) p.tiles = sums;
+    if (p.tiles < together) p.tiles = together;
+    int shared = p.tiles + (M * (wp + N) + 3 * M) * 4;
+    /* Heads first: splits beyond the position, which a recorded graph has, then start last. */
+    dim3 grid((unsigned)a->kv_heads, (unsigned)fb_ceil(fb_attention_reach(a, cx), p.length),
+              (unsigned)fb_ceil(items, M));
+    return FB_LAUNCH(cx, grid, THREADS, (size_t)shared, (decode_kernel<K, M>), *a, p);
+}
+
+int fb_cuda_flash_decode(const fb_attention *a, const fb_cuda_context *cx) {
+    int items = a->rows * a->group, result = 1;
+    FB_FOR_TYPE(a->kv_type, K,
+                result = items == 1   ? launch_decode<K, 1>(a, cx)
+                         : items == 2 ? launch_decode<K, 2>(a, cx)
+                         : items <= 4 ? launch_decode<K, 4>(a, cx)
+                                      : launch_decode<K, 8>(a, cx));
+    return result;
+}

@@ -1,0 +1,397 @@
+/* attn_flash for many tokens: a block has ITEMS items of one KV head and goes through the tiles of keys and
+ * values that they see. 16-bit types multiply on the tensor cores, the others in float32. */
+#include "backend/cuda/attention.cuh"
+#include "backend/cuda/mma.cuh"
+
+#define LOG2_E 1.4426950408889634f
+
+/* ---- 16 bits --------------------------------------------------------------------------------------------
+ */
+
+#define ITEMS   64
+#define THREADS 128
+
+FB_DEVICE void mma(const fb_half *, float *d, const uint32_t *a, const uint32_t *b) { fb_mma_f16(d, a, b); }
+FB_DEVICE void mma(const fb_bfloat *, float *d, const uint32_t *a, const uint32_t *b) {
+    fb_mma_bf16(d, a, b);
+}
+
+/* Two floats in one register, the first in its low half. */
+FB_DEVICE uint32_t pack(const fb_half *, float low, float high) {
+#ifdef FB_EMULATED
+    return fb_f32_to_f16(low) | (uint32_t)fb_f32_to_f16(high) << 16;
+#else
+    uint32_t both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+#endif
+}
+FB_DEVICE uint32_t pack(const fb_bfloat *, float low, float high) {
+#ifdef FB_EMULATED
+    return fb_f32_to_bf16(low) | (uint32_t)fb_f32_to_bf16(high) << 16;
+#else
+    uint32_t both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+#endif
+}
+
+FB_DEVICE fb_dtype type_of(const fb_half *) { return FB_F16; }
+FB_DEVICE fb_dtype type_of(const fb_bfloat *) { return FB_BF16; }
+
+/* Rows [0, n) of a tile [N, D], and zeros in the rest. */
+template <class K, int D, int N> FB_DEVICE void stage(K *to, const K *from, int n, int width, bool wide) {
+    constexpr int CHUNKS = N * (D / 8);
+    if (!wide) {
+#pragma unroll 1
+        for (int i = threadIdx.x; i < N * D; i += THREADS) {
+            int row = i / D, col = i % D;
+            to[row * (D + 8) + col] = row < n && col < width ? from[(int64_t)row * width + col] : K{0};
+        }
+        return;
+    }
+#pragma unroll
+    for (int first = 0; first < CHUNKS; first += THREADS) {
+        int i = first + threadIdx.x, row = i / (D / 8), col = i % (D / 8) * 8;
+        if (CHUNKS % THREADS && i >= CHUNKS) break;
+        K *at = to + row * (D + 8) + col;
+        if (row < n && col < width)
+            fb_copy_16(at, from + row * width + col);
+        else
+            *(uint4 *)(void *)at = make_uint4(0, 0, 0, 0);
+    }
+}
+
+/* The items' queries, and zeros where there are none. */
+template <class K, int D> FB_DEVICE void load_queries(K *to, const fb_attention &a, int kv_head, int item) {
+#pragma unroll 4
+    for (int i = threadIdx.x; i < ITEMS * (D / 8); i += THREADS) {
+        int n = i / (D / 8), col = i % (D / 8) * 8;
+        K *at = to + n * (D + 8) + col;
+        int64_t from = 0;
+        bool any = item + n < a.rows * a.group;
+        if (any) from = fb_item_q(a, kv_head, item + n) + col;
+        const K *x = (const K *)a.q + from;
+        if (any && col + 8 <= a.width && a.q_type == type_of(x) && fb_aligned(x, 16)) {
+            *(uint4 *)(void *)at = *(const uint4 *)(const void *)x;
+        } else {
+#pragma unroll 1
+            for (int e = 0; e < 8; e++)
+                at[e] = fb_narrow<K>(any && col + e < a.width ? fb_load_as(a.q_type, a.q, from + e) : 0);
+        }
+    }
+}
+
+template <class K, int D> struct shape {
+    static const int n = D > 128 ? 32 : 64; /* keys of a tile */
+    static const int stride = D + 8;        /* odd in chunks of 16 bytes: eight rows lie in different banks */
+    static const int bytes = (ITEMS + 4 * n) * stride * 2;
+};
+
+/* Four warps have 16 items each. Scores are in units of log2(e), so that a power of two is their exponential;
+ * the probabilities, before they are divided by their sum, are rounded to 16 bits for the product with the
+ * values. */
+template <class K, int D>
+__global__ void __launch_bounds__(THREADS, D <= 80 ? 3 : 2) prefill_mma(fb_attention a) {
+    constexpr int N = shape<K, D>::n, S = shape<K, D>::stride;
+    constexpr bool HOLD = D <= 128; /* queries stay in registers */
+    fb_let_next_start();
+    fb_wait_for_previous();
+    FB_SHARED(K, room);
+    K *queries = room, *keys = room + ITEMS * S, *values = keys + 2 * N * S; /* keys, values: two of each */
+    /* The longest first. */
+    int item = (int)(gridDim.y - 1 - blockIdx.y) * ITEMS, kv_head = blockIdx.x;
+    int items = a.rows * a.group, past = (int)*a.position;
+    int count = past + fb_item_row(a, min(items, item + ITEMS) - 1) + 1;
+    const K *k = (const K *)a.k + kv_head * a.capacity * a.width;
+    const K *v = (const K *)a.v + kv_head * a.capacity * a.width;
+    stage<K, D, N>(keys, k, min(N, count), a.width, a.wide);
+    stage<K, D, N>(values, v, min(N, count), a.width, a.wide);
+    fb_copy_commit();
+    load_queries<K, D>(queries, a, kv_head, item);
+    __syncthreads();
+
+    int warp = threadIdx.x / FB_WARP, lane = threadIdx.x % FB_WARP, g = lane / 4, t = lane % 4;
+    const K *mine = queries + (warp * 16 + lane % 16) * S + lane / 16 * 8;
+    uint32_t q[HOLD ? D / 16 : 1][4];
+    if (HOLD)
+#pragma unroll
+        for (int d = 0; d < D / 16; d++) fb_ldmatrix(q[HOLD ? d : 0], mine + d * 16);
+    /* How many positions rows g and g + 8 of this warp see, and the warp's last one. */
+    int own = item + warp * 16,
+        see[2] = {past + fb_item_row(a, own + g) + 1, past + fb_item_row(a, own + g + 8) + 1};
+    int least = past + fb_item_row(a, own) + 1, furthest = past + fb_item_row(a, own + 15) + 1;
+    float out[D / 8][4], most[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0}, scale = a.scale * LOG2_E;
+#pragma unroll
+    for (int d = 0; d < D / 8; d++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) out[d][i] = 0;
+
+    for (int first = 0, now = 0; first < count; first += N, now ^= 1) {
+        int next = first + N;
+        if (next < count) {
+            stage<K, D, N>(keys + (now ^ 1) * N * S, k + (int64_t)next * a.width, min(N, count - next),
+                           a.width, a.wide);
+            stage<K, D, N>(values + (now ^ 1) * N * S, v + (int64_t)next * a.width, min(N, count - next),
+                           a.width, a.wide);
+        }
+        fb_copy_commit();
+        fb_copy_wait<1>();
+        __syncthreads();
+        if (first < furthest) {
+            const K *kt = keys + now * N * S + (lane / 16 * 8 + lane % 8) * S + lane / 8 % 2 * 8;
+            const K *vt = values + now * N * S + lane % 16 * S + lane / 16 * 8;
+            float s[N / 8][4];
+#pragma unroll
+            for (int n = 0; n < N / 8; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) s[n][i] = 0;
+#pragma unroll
+            for (int d = 0; d < D / 16; d++) {
+                uint32_t again[4], *x = q[HOLD ? d : 0];
+                if (!HOLD) {
+                    fb_ldmatrix(again, mine + d * 16);
+                    x = again;
+                }
+#pragma unroll
+                for (int n = 0; n < N / 16; n++) {
+                    uint32_t b[4];
+                    fb_ldmatrix(b, kt + n * 16 * S + d * 16);
+                    mma(k, s[2 * n], x, b);
+                    mma(k, s[2 * n + 1], x, b + 2);
+                }
+            }
+            float here[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+            for (int n = 0; n < N / 8; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) s[n][i] *= scale;
+            if (first + N > least)
+#pragma unroll
+                for (int n = 0; n < N / 8; n++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        if (first + n * 8 + t * 2 + i % 2 >= see[i / 2]) s[n][i] = -INFINITY;
+#pragma unroll
+            for (int n = 0; n < N / 8; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) here[i / 2] = fmaxf(here[i / 2], s[n][i]);
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                here[h] = fmaxf(here[h], __shfl_xor_sync(FB_ALL, here[h], 1));
+                here[h] = fmaxf(here[h], __shfl_xor_sync(FB_ALL, here[h], 2));
+                /* Finite: position 0, in the first tile, is seen by all. */
+                here[h] = fmaxf(here[h], most[h]);
+                float factor = fb_exp2(most[h] - here[h]);
+                most[h] = here[h];
+                total[h] *= factor;
+#pragma unroll
+                for (int d = 0; d < D / 8; d++) {
+                    out[d][2 * h] *= factor;
+                    out[d][2 * h + 1] *= factor;
+                }
+            }
+#pragma unroll
+            for (int n = 0; n < N / 8; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    s[n][i] = fb_exp2(s[n][i] - most[i / 2]);
+                    total[i / 2] += s[n][i];
+                }
+#pragma unroll
+            for (int n = 0; n < N / 16; n++) {
+                uint32_t p[4] = {pack(k, s[2 * n][0], s[2 * n][1]), pack(k, s[2 * n][2], s[2 * n][3]),
+                                 pack(k, s[2 * n + 1][0], s[2 * n + 1][1]),
+                                 pack(k, s[2 * n + 1][2], s[2 * n + 1][3])};
+#pragma unroll
+                for (int d = 0; d < D / 16; d++) {
+                    uint32_t b[4];
+                    fb_ldmatrix_trans(b, vt + n * 16 * S + d * 16);
+                    mma(k, out[2 * d], p, b);
+                    mma(k, out[2 * d + 1], p, b + 2);
+                }
+            }
+        }
+        __syncthreads();
+    }
+
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        total[h] += __shfl_xor_sync(FB_ALL, total[h], 1);
+        total[h] += __shfl_xor_sync(FB_ALL, total[h], 2);
+        int n = own + g + 8 * h;
+        if (n >= items) continue;
+        float inverse = 1.0f / total[h];
+        int64_t at = fb_item_out(a, kv_head, n);
+        bool pairs = a.out_type != FB_F32 && a.width % 2 == 0 && fb_aligned((const uint16_t *)a.out + at, 4);
+#pragma unroll
+        for (int d = 0; d < D / 8; d++) {
+            int col = d * 8 + t * 2;
+            float x = out[d][2 * h] * inverse, y = out[d][2 * h + 1] * inverse;
+            if (pairs && col < a.width) {
+                *(uint32_t *)(void *)((uint16_t *)a.out + at + col) =
+                    a.out_type == FB_F16 ? pack((const fb_half *)0, x, y) : pack((const fb_bfloat *)0, x, y);
+            } else {
+                if (col < a.width) fb_store_as(a.out_type, a.out, at + col, x);
+                if (col + 1 < a.width) fb_store_as(a.out_type, a.out, at + col + 1, y);
+            }
+        }
+    }
+}
+
+template <class K, int D> static int launch_mma(const fb_attention *a, const fb_cuda_context *cx) {
+    dim3 grid((unsigned)a->kv_heads, (unsigned)fb_ceil(a->rows * a->group, ITEMS));
+    size_t bytes = shape<K, D>::bytes;
+    return FB_LAUNCH(cx, grid, THREADS, bytes, (prefill_mma<K, D>), *a);
+}
+
+template <class K> static int launch_mma(const fb_attention *a, const fb_cuda_context *cx) {
+    if (a->width <= 32) return launch_mma<K, 32>(a, cx);
+    if (a->width <= 64) return launch_mma<K, 64>(a, cx);
+    if (a->width <= 80) return launch_mma<K, 80>(a, cx);
+    if (a->width <= 128) return launch_mma<K, 128>(a, cx);
+    return launch_mma<K, 256>(a, cx);
+}
+
+/* ---- float32 --------------------------------------------------------------------------------------------
+ */
+
+#define SIDE 16 /* threads are [SIDE, SIDE]: items, then keys or columns */
+#define KEYS 32
+
+/* Rows [0, n) of a tile [KEYS, D] in float32, and zeros in the rest. */
+template <int D> FB_DEVICE void widen(float *to, const fb_attention &a, const void *from, int64_t at, int n) {
+    for (int i = threadIdx.x; i < KEYS * D; i += SIDE * SIDE) {
+        int row = i / D, col = i % D;
+        to[row * (D + 4) + col] =
+            row < n && col < a.width ? fb_load_as(a.kv_type, from, at + (int64_t)row * a.width + col) : 0;
+    }
+}
+
+/* R items and D / SIDE columns a thread. Keys, then values, lie in the same tile: 99 KB is all that some
+ * devices have. */
+template <int D, int R> __global__ void __launch_bounds__(SIDE *SIDE) prefill_f32(fb_attention a) {
+    constexpr int S = D + 4, Q = D / (4 * SIDE);
+    fb_let_next_start();
+    fb_wait_for_previous();
+    FB_SHARED(float, q);
+    float *x = q + SIDE * R * S, *p = x + KEYS * S; /* [items][S], [KEYS][S], [items][KEYS] */
+    int item = (int)(gridDim.y - 1 - blockIdx.y) * SIDE * R, kv_head = blockIdx.x;
+    int items = a.rows * a.group, past = (int)*a.position;
+    int count = past + fb_item_row(a, min(items, item + SIDE * R) - 1) + 1;
+    int64_t head = kv_head * a.capacity * a.width;
+    for (int i = threadIdx.x; i < SIDE * R * D; i += SIDE * SIDE) {
+        int n = i / D, col = i % D;
+        q[n * S + col] =
+            item + n < items && col < a.width
+                ? fb_load_as(a.q_type, a.q, fb_item_q(a, kv_head, item + n) + col) * (a.scale * LOG2_E)
+                : 0;
+    }
+    int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE, see[R];
+    float most[R], total[R];
+    float4 out[R][Q];
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        see[r] = past + fb_item_row(a, item + ty * R + r) + 1;
+        most[r] = -INFINITY;
+        total[r] = 0;
+#pragma unroll
+        for (int c = 0; c < Q; c++) out[r][c] = make_float4(0, 0, 0, 0);
+    }
+    for (int first = 0; first < count; first += KEYS) {
+        int n = min(KEYS, count - first);
+        __syncthreads();
+        widen<D>(x, a, a.k, head + (int64_t)first * a.width, n);
+        __syncthreads();
+        float s[R][2];
+#pragma unroll
+        for (int r = 0; r < R; r++) s[r][0] = s[r][1] = 0;
+#pragma unroll 4
+        for (int i = 0; i < D; i += 4) {
+            float4 k0 = *(const float4 *)(const void *)(x + tx * S + i);
+            float4 k1 = *(const float4 *)(const void *)(x + (tx + SIDE) * S + i);
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                float4 y = *(const float4 *)(const void *)(q + (ty * R + r) * S + i);
+                s[r][0] = fmaf(y.w, k0.w, fmaf(y.z, k0.z, fmaf(y.y, k0.y, fmaf(y.x, k0.x, s[r][0]))));
+                s[r][1] = fmaf(y.w, k1.w, fmaf(y.z, k1.z, fmaf(y.y, k1.y, fmaf(y.x, k1.x, s[r][1]))));
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            if (first + tx >= see[r]) s[r][0] = -INFINITY;
+            if (first + tx + SIDE >= see[r]) s[r][1] = -INFINITY;
+            float now = fmaxf(most[r], fmaxf(s[r][0], s[r][1]));
+#pragma unroll
+            for (int step = SIDE / 2; step; step >>= 1) now = fmaxf(now, __shfl_xor_sync(FB_ALL, now, step));
+            float factor = fb_exp2(most[r] - now);
+            most[r] = now;
+            s[r][0] = fb_exp2(s[r][0] - now);
+            s[r][1] = fb_exp2(s[r][1] - now);
+            total[r] = fmaf(total[r], factor, s[r][0] + s[r][1]);
+            p[(ty * R + r) * KEYS + tx] = s[r][0];
+            p[(ty * R + r) * KEYS + tx + SIDE] = s[r][1];
+#pragma unroll
+            for (int c = 0; c < Q; c++) {
+                out[r][c].x *= factor;
+                out[r][c].y *= factor;
+                out[r][c].z *= factor;
+                out[r][c].w *= factor;
+            }
+        }
+        __syncthreads();
+        widen<D>(x, a, a.v, head + (int64_t)first * a.width, n);
+        __syncthreads();
+#pragma unroll 4
+        for (int j = 0; j < KEYS; j++) {
+            float w[R];
+#pragma unroll
+            for (int r = 0; r < R; r++) w[r] = p[(ty * R + r) * KEYS + j];
+#pragma unroll
+            for (int c = 0; c < Q; c++) {
+                float4 y = *(const float4 *)(const void *)(x + j * S + (tx + c * SIDE) * 4);
+#pragma unroll
+                for (int r = 0; r < R; r++) {
+                    out[r][c].x = fmaf(w[r], y.x, out[r][c].x);
+                    out[r][c].y = fmaf(w[r], y.y, out[r][c].y);
+                    out[r][c].z = fmaf(w[r], y.z, out[r][c].z);
+                    out[r][c].w = fmaf(w[r], y.w, out[r][c].w);
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+#pragma unroll
+        for (int step = SIDE / 2; step; step >>= 1) total[r] += __shfl_xor_sync(FB_ALL, total[r], step);
+        int n = item + ty * R + r;
+        if (n >= items) continue;
+        int64_t at = fb_item_out(a, kv_head, n);
+        float inverse = 1.0f / total[r];
+#pragma unroll
+        for (int c = 0; c < Q; c++) {
+            const float y[4] = {out[r][c].x, out[r][c].y, out[r][c].z, out[r][c].w};
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                int col = (tx + c * SIDE) * 4 + e;
+                if (col < a.width) fb_store_as(a.out_type, a.out, at + col, y[e] * inverse);
+            }
+        }
+    }
+}
+
+template <int D, int R> static int launch_f32(const fb_attention *a, const fb_cuda_context *cx) {
+    dim3 grid((unsigned)a->kv_heads, (unsigned)fb_ceil(a->rows * a->group, SIDE * R));
+    size_t floats = (SIDE * R + KEYS) * (D + 4) + SIDE * R * KEYS;
+    return FB_LAUNCH(cx, grid, SIDE * SIDE, floats * sizeof(float), (prefill_f32<D, R>), *a);
+}
+
+int fb_cuda_flash_prefill(const fb_attention *a, const fb_cuda_context *cx) {
+    /* bfloat16 queries are exact in float16, unless far too large for attention to make sense; not the other
+     * way round. */
+    if (a->kv_type == FB_F16 && a->q_type != FB_F32) return launch_mma<fb_half>(a, cx);
+    if (a->kv_type == FB_BF16 && a->q_type == FB_BF16) return launch_mma<fb_bfloat>(a, cx);
+    if (a->width <= 64) return launch_f32<64, 4>(a, cx);
+    if (a->width <= 128) return launch_f32<128, 4>(a, cx);
+    return launch_f32<256, 2>(a, cx);
+}

@@ -1,0 +1,222 @@
+/* linear_group with many rows: prepares the inputs and hands the products to the kernels that serve them.
+ *
+ * Inputs are normalised and quantised by the plain ops' own kernels, once, not by each of the blocks that
+ * read them: a row is read by as many blocks as there are tiles of outputs. */
+#include "backend/cuda/gemm.cuh"
+
+#define THREADS 256
+
+/* ---- scratch --------------------------------------------------------------------------------------------
+ */
+
+/* Byte offsets in scratch. */
+typedef struct gemm_room {
+    int64_t floats[FB_MAX_SEGMENTS]; /* of x, normalised, or moved to where tensor cores can have it */
+    int64_t blocks[FB_MAX_SEGMENTS]; /* of x, quantised */
+    int64_t kept, blas, end;
+} gemm_room;
+
+static int64_t take(int64_t *end, int64_t bytes) {
+    int64_t at = *end;
+    *end += (bytes + 255) / 256 * 256;
+    return at;
+}
+
+static gemm_way way_of(const fb_call *call, int s) {
+    const fb_weight *w = &call->weights[4 * s];
+    if (call->attr.segment[s].dot != FB_DOT_FLOAT) return GEMM_QUANT;
+    bool half = w->dtype == FB_F16 || w->dtype == FB_BF16;
+    return half && call->in[s].dtype == w->dtype && w->cols % 8 == 0 ? GEMM_HALF : GEMM_ANY;
+}
+
+/* From what a call says without its pointers, so that room taken beforehand is enough. */
+static gemm_room room_of(const fb_call *call, int64_t rows) {
+    gemm_room room = {};
+    int64_t most = 0;
+    bool two = call->attr.combine != FB_COMBINE_NONE && call->attr.segments == 2, wide = false;
+    room.end = FB_CUDA_COUNTERS;
+    for (int s = 0; s < call->attr.segments; s++) {
+        const fb_weight *w = &call->weights[4 * s];
+        const fb_segment *segment = &call->attr.segment[s];
+        if (segment->norm != FB_OP_COUNT || way_of(call, s) == GEMM_HALF)
+            room.floats[s] = take(&room.end, rows * w->cols * fb_dtype_size(call->in[s].dtype));
+        if (segment->dot == FB_DOT_QUANTIZE)
+            room.blocks[s] = take(&room.end, rows * (w->cols / 32) * (int64_t)sizeof(fb_q8));
+        if (way_of(call, s) != GEMM_HALF) continue;
+        if (w->rows > most) most = w->rows;
+        if (call->weights[4 * s + 1].data)
+            wide = wide || !gemm_blas_biased(call->weights[4 * s + 1].dtype, call->out[two ? 0 : s].dtype);
+    }
+    if (two) room.kept = take(&room.end, rows * call->weights[0].rows * fb_dtype_size(call->out[0].dtype));
+    wide = wide || call->out[0].dtype == FB_F32;
+    if (most) room.blas = take(&room.end, gemm_blas_room(two ? 2 : 1, rows * most, wide ? FB_F32 : FB_F16));
+    return room;
+}
+
+int64_t fb_cuda_gemm_scratch(const fb_call *call, int64_t rows) { return room_of(call, rows).end; }
+
+/* ---- inputs ---------------------------------------------------------------------------------------------
+ */
+
+__global__ void gemm_move_kernel(const uint16_t *from, int64_t from_row, uint16_t *to, int64_t width,
+                                 int64_t count) {
+    fb_let_next_start();
+    fb_wait_for_previous();
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < count;
+         i += (int64_t)gridDim.x * THREADS)
+        to[i] = from[i / width * from_row + i % width];
+}
+
+static fb_view rows_at(void *data, fb_dtype dtype, int64_t width) {
+    fb_view view = {data, dtype, 1, width, width, width};
+    return view;
+}
+
+static int normalise(const fb_call *call, int s, const fb_cuda_context *cx, fb_view *x, uint8_t *to) {
+    fb_call norm = {};
+    norm.in[0] = *x;
+    norm.out[0] = rows_at(to, x->dtype, x->width);
+    norm.weights[0] = call->weights[4 * s + 2];
+    norm.weights[1] = call->weights[4 * s + 3];
+    norm.attr.eps = call->attr.segment[s].eps;
+    norm.rows = call->rows;
+    norm.act = x->dtype;
+    *x = norm.out[0];
+    return call->attr.segment[s].norm == FB_OP_LAYERNORM ? fb_cuda_layernorm(&norm, cx)
+                                                         : fb_cuda_rmsnorm(&norm, cx);
+}
+
+static int quantise(const fb_call *call, const fb_cuda_context *cx, fb_view *x, uint8_t *to) {
+    fb_call quantize = {};
+    quantize.in[0] = *x;
+    quantize.out[0] = rows_at(to, FB_F32, fb_q8_floats(x->width));
+    quantize.rows = call->rows;
+    quantize.act = x->dtype;
+    *x = quantize.out[0];
+    return fb_cuda_quantize(&quantize, cx);
+}
+
+static int move(const fb_call *call, const fb_cuda_context *cx, fb_view *x, uint8_t *to) {
+    fb_view from = *x;
+    int64_t count = call->rows * x->width, blocks = (count + THREADS - 1) / THREADS;
+    *x = rows_at(to, x->dtype, x->width);
+    return FB_LAUNCH(cx, dim3((unsigned)(blocks < 65536 ? blocks : 65536)), dim3(THREADS), 0,
+                     gemm_move_kernel, (const uint16_t *)from.data, from.row_stride, (uint16_t *)to,
+                     from.width, count);
+}
+
+/* Whether segments e and s multiply the same, once prepared. */
+static bool same_input(const fb_call *call, int e, int s) {
+    const fb_segment *a = &call->attr.segment[e], *b = &call->attr.segment[s];
+    return call->in[e].data == call->in[s].data && call->in[e].dtype == call->in[s].dtype &&
+           call->in[e].row_stride == call->in[s].row_stride && way_of(call, e) == way_of(call, s) &&
+           call->weights[4 * e].cols == call->weights[4 * s].cols && a->norm == b->norm && a->eps == b->eps &&
+           a->dot == b->dot && call->weights[4 * e + 2].data == call->weights[4 * s + 2].data &&
+           call->weights[4 * e + 3].data == call->weights[4 * s + 3].data;
+}
+
+/* The input of segment s as its product reads it. */
+static int prepare(const fb_call *call, int s, const fb_cuda_context *cx, const gemm_room *room,
+                   fb_view *views) {
+    fb_dot dot = call->attr.segment[s].dot;
+    fb_view *x = &views[s];
+    int code = 0;
+    for (int e = 0; e < s; e++)
+        if (same_input(call, e, s)) {
+            *x = views[e];
+            return 0;
+        }
+    *x = call->in[s];
+    if (dot == FB_DOT_GIVEN) return 0;
+    x->heads = 1;
+    x->width = call->weights[4 * s].cols;
+    if (call->attr.segment[s].norm != FB_OP_COUNT)
+        code = normalise(call, s, cx, x, cx->scratch + room->floats[s]);
+    if (code == 0 && dot == FB_DOT_QUANTIZE) code = quantise(call, cx, x, cx->scratch + room->blocks[s]);
+    if (way_of(call, s) == GEMM_HALF && (x->row_stride != x->width || !fb_aligned(x->data, 16)))
+        code = move(call, cx, x, cx->scratch + room->floats[s]);
+    return code;
+}
+
+/* ---- products -------------------------------------------------------------------------------------------
+ */
+
+static gemm_segment segment_of(const fb_call *call, int s, const fb_view *x) {
+    const fb_weight *w = &call->weights[4 * s], *bias = &call->weights[4 * s + 1];
+    gemm_segment segment = {};
+    segment.x = (const uint8_t *)x->data;
+    segment.x_row = x->row_stride * (call->attr.segment[s].dot == FB_DOT_FLOAT ? fb_dtype_size(x->dtype) : 4);
+    segment.w = (const uint8_t *)w->data;
+    if (w->dtype == FB_Q8_0 || w->dtype == FB_Q4_0)
+        segment.scales = segment.w + w->rows * (w->cols / 32) * (w->dtype == FB_Q8_0 ? 32 : 16);
+    segment.bias = bias->data;
+    segment.bias_dtype = bias->dtype;
+    segment.k = w->cols;
+    segment.n = w->rows;
+    segment.x_dtype = x->dtype;
+    segment.w_dtype = w->dtype;
+    segment.act = call->attr.segment[s].act;
+    return segment;
+}
+
+/* Whether one launch may serve both segments. */
+static bool same_kernel(const fb_call *call, int a, int b) {
+    return way_of(call, a) == way_of(call, b) && call->out[a].dtype == call->out[b].dtype &&
+           (way_of(call, a) == GEMM_ANY || call->weights[4 * a].dtype == call->weights[4 * b].dtype) &&
+           (call->weights[4 * a].rows % 8 == 0) == (call->weights[4 * b].rows % 8 == 0);
+}
+
+/* A job whose segments are all of segment s's kind. */
+static int product(const fb_call *call, int s, const gemm_job *job, const fb_cuda_context *cx,
+                   const gemm_room *room) {
+    switch (way_of(call, s)) {
+    case GEMM_QUANT:
+        return gemm_quant(job, cx);
+    case GEMM_ANY:
+        return gemm_any(job, cx);
+    default:
+        if (cx->blas && call->weights[4 * s].rows % 8 == 0) {
+            int code = gemm_blas(job, cx, cx->scratch + room->blas);
+            if (code != GEMM_UNSERVED) return code;
+        }
+        return gemm_half(job, cx);
+    }
+}
+
+int fb_cuda_gemm_group(const fb_call *call, const fb_cuda_context *cx) {
+    gemm_room room = room_of(call, call->rows);
+    fb_view x[FB_MAX_SEGMENTS];
+    gemm_job job = {};
+    int segments = call->attr.segments;
+    bool combined = call->attr.combine != FB_COMBINE_NONE;
+    job.combine = call->attr.combine;
+    job.parts = combined ? segments : 1;
+    job.residual = (const uint8_t *)call->in[FB_RESIDUAL].data;
+    job.residual_row = call->in[FB_RESIDUAL].row_stride;
+    job.kept = cx->scratch + room.kept;
+    job.rows = call->rows;
+    for (int s = 0; s < segments; s++) {
+        int code = prepare(call, s, cx, &room, x);
+        if (code) return code;
+        job.segment[s] = segment_of(call, s, &x[s]);
+    }
+    for (int s = 0, end; s < segments; s = end) {
+        for (end = s + 1; end < segments; end++) {
+            fb_call one = *call;
+            if (combined) one.out[end] = one.out[s] = call->out[0];
+            if (!same_kernel(&one, s, end)) break;
+        }
+        job.units = combined ? 1 : end - s;
+        job.first = combined ? s : 0;
+        job.count = combined ? end - s : 1;
+        for (int u = 0; u < job.units; u++) {
+            const fb_view *out = &call->out[combined ? 0 : s + u];
+            gemm_unit unit = {(uint8_t *)out->data, out->row_stride, combined ? 0 : s + u, 0};
+            job.unit[u] = unit;
+        }
+        job.dtype = call->out[combined ? 0 : s].dtype;
+        int code = product(call, s, &job, cx, &room);
+        if (code) return code;
+    }
+    return 0;
+}

@@ -1,0 +1,371 @@
+/* What the kernels for many rows share: a job, the tensor-core instructions, and what happens to a sum once
+ * it is complete.
+ *
+ * A job is a linear_group. Its units are stored apart from each other: a segment each, or, with a
+ * combination, all segments in one. A launch computes parts [first, first + count) of each of its units; part
+ * p of a unit is a segment. The first part of two waits, rounded, in `kept` until the second is there: two
+ * parts may so be multiplied by kernels that have nothing in common. */
+#ifndef FB_BACKEND_CUDA_GEMM_CUH
+#define FB_BACKEND_CUDA_GEMM_CUH
+
+#include "backend/cuda/activation.cuh"
+#include "backend/cuda/device.cuh"
+#include "backend/cuda/gemm.h"
+
+/* A segment. x is what is multiplied: normalised and quantised already. */
+struct gemm_segment {
+    const uint8_t *x, *w;
+    const uint8_t *scales; /* of w, where it is quantised */
+    const void *bias;      /* or NULL */
+    int64_t x_row;         /* bytes from a row of x to the next */
+    int64_t k, n;
+    fb_dtype x_dtype, w_dtype, bias_dtype;
+    fb_op_kind act;
+};
+
+struct gemm_unit {
+    uint8_t *out;
+    int64_t out_row; /* elements */
+    int32_t segment; /* of its first part */
+    int32_t tile;    /* its first in the grid, counted along n */
+};
+
+struct gemm_job {
+    gemm_segment segment[FB_MAX_SEGMENTS];
+    gemm_unit unit[FB_MAX_SEGMENTS];
+    int32_t units, first, count, parts; /* parts: of a unit, in all */
+    fb_combine combine;
+    fb_dtype dtype; /* of out, residual and kept */
+    const uint8_t *residual;
+    int64_t residual_row;
+    uint8_t *kept; /* [rows, n] */
+    int64_t rows;
+};
+
+/* A job as a kernel's parameter: read where it lies. */
+#ifdef FB_EMULATED
+#define GEMM_PARAMETER const
+#else
+#define GEMM_PARAMETER const __grid_constant__
+#endif
+
+/* How a segment is multiplied. It follows from the weight and the dtypes alone, so that the plain ops and a
+ * group made of them take the same way. */
+enum gemm_way { GEMM_ANY, GEMM_HALF, GEMM_QUANT };
+
+int gemm_half(const gemm_job *job, const fb_cuda_context *cx);
+int gemm_quant(const gemm_job *job, const fb_cuda_context *cx);
+int gemm_any(const gemm_job *job, const fb_cuda_context *cx);
+
+/* For segments of GEMM_HALF whose n is a multiple of 8 and whose rows of x follow each other: with cuBLASLt.
+ * `room` is gemm_blas_room bytes for up to `products` of so many elements, at a multiple of 256.
+ * GEMM_UNSERVED: it knows no way.
+ */
+#define GEMM_UNSERVED (-1)
+int gemm_blas(const gemm_job *job, const fb_cuda_context *cx, uint8_t *room);
+int64_t gemm_blas_room(int products, int64_t elements, fb_dtype dtype);
+
+/* Whether the bias is added within the product, which gives `dtype`; otherwise the product is float32. */
+static inline bool gemm_blas_biased(fb_dtype bias, fb_dtype dtype) {
+    return bias == dtype && dtype != FB_F32;
+}
+
+/* The grid: tiles of `height` rows (fastest, so that the blocks that share weights run at the same time) by
+ * `width` outputs. Numbers the units' tiles. */
+static inline dim3 gemm_grid(gemm_job *job, int64_t height, int64_t width) {
+    int64_t tiles = 0;
+    for (int u = 0; u < job->units; u++) {
+        job->unit[u].tile = (int32_t)tiles;
+        tiles += (job->segment[job->unit[u].segment].n + width - 1) / width;
+    }
+    return dim3((unsigned)((job->rows + height - 1) / height), (unsigned)tiles);
+}
+
+/* Sizes of a block's tile that a kernel is there for; the sums are the same in all of them. `cost`: of a sum,
+ * next to the first one's, in tenths, as smaller tiles load more for each. */
+struct gemm_tile {
+    int32_t height, width, cost;
+};
+
+/* Which of them leaves the busiest multiprocessor the least to do. */
+static inline int gemm_best(const gemm_job *job, const fb_cuda_limits *limits, const gemm_tile *tiles,
+                            int count) {
+    int best = 0;
+    int64_t least = INT64_MAX, sms = limits->sms > 0 ? limits->sms : 1;
+    for (int i = 0; i < count; i++) {
+        gemm_job mine = *job;
+        dim3 grid = gemm_grid(&mine, tiles[i].height, tiles[i].width);
+        int64_t rounds = ((int64_t)grid.x * grid.y + sms - 1) / sms;
+        int64_t cost = rounds * tiles[i].height * tiles[i].width * tiles[i].cost;
+        if (cost < least) least = cost, best = i;
+    }
+    return best;
+}
+
+FB_DEVICE const gemm_unit *gemm_unit_of(const gemm_job &job, int tile) {
+    int u = 0;
+    while (u + 1 < job.units && tile >= job.unit[u + 1].tile) u++;
+    return &job.unit[u];
+}
+
+/* ---- elements of a dtype that is known at run time: for what is done once a sum ---------------------------
+ */
+
+FB_DEVICE float gemm_get(fb_dtype dtype, const void *p, int64_t i) {
+    return dtype == FB_F32   ? ((const float *)p)[i]
+           : dtype == FB_F16 ? fb_widen(((const fb_half *)p)[i])
+                             : fb_widen(((const fb_bfloat *)p)[i]);
+}
+FB_DEVICE uint32_t gemm_bits(fb_dtype dtype, float x) {
+    return dtype == FB_F32   ? __float_as_uint(x)
+           : dtype == FB_F16 ? fb_narrow<fb_half>(x).bits
+                             : fb_narrow<fb_bfloat>(x).bits;
+}
+FB_DEVICE float gemm_rounded(fb_dtype dtype, float x) {
+    return dtype == FB_F32 ? x : dtype == FB_F16 ? fb_rounded<fb_half>(x) : fb_rounded<fb_bfloat>(x);
+}
+
+/* Elements i and, if `both`, i + 1, which `paired` allows to be one access. */
+FB_DEVICE float2 gemm_get_2(fb_dtype dtype, const void *p, int64_t i, bool both, bool paired) {
+    if (both && paired) {
+        if (dtype == FB_F32) return *(const float2 *)((const float *)p + i);
+        uint32_t bits = *(const uint32_t *)((const uint16_t *)p + i);
+        if (dtype == FB_F16)
+            return make_float2(fb_widen(fb_half{(uint16_t)bits}), fb_widen(fb_half{(uint16_t)(bits >> 16)}));
+        return make_float2(fb_widen(fb_bfloat{(uint16_t)bits}), fb_widen(fb_bfloat{(uint16_t)(bits >> 16)}));
+    }
+    return make_float2(gemm_get(dtype, p, i), both ? gemm_get(dtype, p, i + 1) : 0);
+}
+FB_DEVICE void gemm_put_2(fb_dtype dtype, void *p, int64_t i, bool both, bool paired, float2 v) {
+    uint32_t x = gemm_bits(dtype, v.x), y = gemm_bits(dtype, v.y);
+    if (dtype == FB_F32) {
+        uint32_t *at = (uint32_t *)p + i;
+        if (both && paired)
+            *(uint2 *)at = make_uint2(x, y);
+        else {
+            at[0] = x;
+            if (both) at[1] = y;
+        }
+    } else {
+        uint16_t *at = (uint16_t *)p + i;
+        if (both && paired)
+            *(uint32_t *)at = x | y << 16;
+        else {
+            at[0] = (uint16_t)x;
+            if (both) at[1] = (uint16_t)y;
+        }
+    }
+}
+
+/* ---- complete sums --------------------------------------------------------------------------------------
+ */
+
+/* What the plain linear and activation would have stored. */
+FB_DEVICE float gemm_activated(fb_dtype dtype, fb_op_kind act, float v) {
+    return gemm_rounded(dtype, fb_activate(act, gemm_rounded(dtype, v)));
+}
+FB_DEVICE float2 gemm_finished(const gemm_job &job, const gemm_segment &s, int64_t n, bool both, float2 v) {
+    if (s.bias) {
+        v.x += gemm_get(s.bias_dtype, s.bias, n);
+        if (both) v.y += gemm_get(s.bias_dtype, s.bias, n + 1);
+    }
+    return make_float2(gemm_activated(job.dtype, s.act, v.x), gemm_activated(job.dtype, s.act, v.y));
+}
+
+FB_HOST_DEV bool gemm_paired(fb_dtype dtype, const void *p, int64_t row) {
+    return fb_aligned(p, dtype == FB_F32 ? 8 : 4) && row % 2 == 0;
+}
+
+/* What is stored, before rounding: `v` is the last part, finished; `w`, with two parts, the first; `r` the
+ * residual. */
+FB_DEVICE float gemm_combined(const gemm_job &job, float v, float w, float r) {
+    if (job.combine == FB_COMBINE_MUL) return w * v;
+    if (job.combine == FB_COMBINE_ADD) return (job.parts == 2 ? gemm_rounded(job.dtype, w + v) : v) + r;
+    return v;
+}
+
+/* The sums of outputs n (even) and n + 1 of a row, for part p of a unit: the thread that brings the first
+ * part must also bring the second, unless that is another launch's. */
+FB_DEVICE void gemm_finish(const gemm_job &job, const gemm_unit &unit, int p, int64_t row, int64_t n,
+                           float2 v) {
+    const gemm_segment &s = job.segment[unit.segment + p];
+    if (row >= job.rows || n >= s.n) return;
+    bool both = n + 1 < s.n, paired = s.n % 2 == 0;
+    float2 first = make_float2(0, 0), r = first;
+    v = gemm_finished(job, s, n, both, v);
+    if (p + 1 < job.parts) {
+        gemm_put_2(job.dtype, job.kept, row * s.n + n, both, paired, v);
+        return;
+    }
+    if (job.parts == 2) first = gemm_get_2(job.dtype, job.kept, row * s.n + n, both, paired);
+    if (job.combine == FB_COMBINE_ADD)
+        r = gemm_get_2(job.dtype, job.residual, row * job.residual_row + n, both,
+                       gemm_paired(job.dtype, job.residual, job.residual_row));
+    gemm_put_2(job.dtype, unit.out, row * unit.out_row + n, both,
+               gemm_paired(job.dtype, unit.out, unit.out_row),
+               make_float2(gemm_combined(job, v.x, first.x, r.x), gemm_combined(job, v.y, first.y, r.y)));
+}
+
+/* Sums of a warp as tensor cores leave them, 16 rows by 8 J columns from (row, n): by way of `room`,
+ * GEMM_ROOM(J) floats of the warp's own, so that a row is stored as a whole and this code is there once, not
+ * once a sum. */
+#define GEMM_ROOM(J) (16 * (8 * (J) + 8))
+template <int J>
+FB_DEVICE void gemm_finish_rows(const gemm_job &job, const gemm_unit &unit, int p, int64_t row, int64_t n,
+                                const float (*sums)[4], float *room) {
+    const int pitch = 8 * J + 8, lane = threadIdx.x % FB_WARP, across = 4 * J; /* lanes of a row */
+    float *at = room + lane / 4 * pitch + lane % 4 * 2;
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < J; j++) {
+        *(float2 *)(at + 8 * j) = make_float2(sums[j][0], sums[j][1]);
+        *(float2 *)(at + 8 * j + 8 * pitch) = make_float2(sums[j][2], sums[j][3]);
+    }
+    __syncwarp();
+#pragma unroll 1
+    for (int r = lane / across; r < 16; r += FB_WARP / across)
+        gemm_finish(job, unit, p, row + r, n + lane % across * 2,
+                    *(const float2 *)(room + r * pitch + lane % across * 2));
+}
+
+/* ---- copies ---------------------------------------------------------------------------------------------
+ */
+
+/* `bytes` (4, 8 or 16) from global to shared memory in the background, or zeros. */
+template <int bytes> FB_DEVICE void gemm_copy(void *shared, const void *global, bool real) {
+#ifdef FB_EMULATED
+    if (real)
+        memcpy(shared, global, bytes);
+    else
+        memset(shared, 0, bytes);
+#else
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(shared);
+    if constexpr (bytes == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(global),
+                     "r"(real ? 16 : 0));
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(at), "l"(global), "n"(bytes),
+                     "r"(real ? bytes : 0));
+#endif
+}
+
+/* Until the oldest of stages - 1 groups has arrived. */
+#define GEMM_MOST_STAGES 8
+FB_DEVICE void gemm_wait(int stages) {
+    switch (stages) {
+    case 8:
+        return fb_copy_wait<6>();
+    case 7:
+        return fb_copy_wait<5>();
+    case 6:
+        return fb_copy_wait<4>();
+    case 5:
+        return fb_copy_wait<3>();
+    case 4:
+        return fb_copy_wait<2>();
+    case 3:
+        return fb_copy_wait<1>();
+    default:
+        return fb_copy_wait<0>();
+    }
+}
+
+/* As many stages as leave room for `blocks` blocks on a multiprocessor, and as a block may ask for. A
+ * kilobyte of each block is the device's own. */
+static inline int gemm_stages(const fb_cuda_limits *limits, int64_t stage_bytes, int blocks) {
+    int64_t room = limits->blocks_shared / blocks - 1024;
+    if (room > limits->shared_limit || limits->blocks_shared <= 0) room = limits->shared_limit;
+    int64_t stages = room / stage_bytes;
+    return stages > GEMM_MOST_STAGES ? GEMM_MOST_STAGES : stages < 2 ? 2 : (int)stages;
+}
+
+/* ---- tensor cores: g = lane / 4, t = lane % 4 ------------------------------------------------------------
+ */
+
+/* Four 8 x 8 matrices of 16-bit elements; lane i names row i % 8 of matrix i / 8. r[j]: row g, columns 2 t
+ * and 2 t + 1 of matrix j. */
+FB_DEVICE void gemm_matrices(uint32_t *r, const void *row) {
+#ifdef FB_EMULATED
+    uint64_t rows[32];
+    int lane = fb_emulated_lane();
+    memcpy(rows, fb_emulated_warp_meet(FB_ALL, (uint64_t)(uintptr_t)row), sizeof rows);
+    for (int j = 0; j < 4; j++)
+        memcpy(r + j, (const uint8_t *)(uintptr_t)rows[8 * j + lane / 4] + 4 * (lane % 4), 4);
+#else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row)));
+#endif
+}
+
+#ifdef FB_EMULATED
+/* All lanes' words of a and b. */
+static inline void gemm_gather(const uint32_t *a, const uint32_t *b, uint32_t (*as)[4], uint32_t (*bs)[2]) {
+    uint64_t words[3][32];
+    uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+    for (int i = 0; i < 3; i++)
+        memcpy(words[i], fb_emulated_warp_meet(FB_ALL, mine[2 * i] | (uint64_t)mine[2 * i + 1] << 32),
+               sizeof words[i]);
+    for (int lane = 0; lane < 32; lane++) {
+        memcpy(as[lane], &words[0][lane], 8);
+        memcpy(as[lane] + 2, &words[1][lane], 8);
+        memcpy(bs[lane], &words[2][lane], 8);
+    }
+}
+#endif
+
+template <class T> constexpr bool gemm_is_half = false;
+template <> constexpr bool gemm_is_half<fb_half> = true;
+
+/* c += a b: 16 x 16 times 16 x 8. a[0], a[1]: rows g, g + 8, columns 2 t, 2 t + 1; a[2], a[3]: columns 8
+ * further. b[0], b[1]: rows 2 t …, 2 t + 8 …, column g. c: rows g and g + 8, columns 2 t and 2 t + 1. */
+template <class T> FB_DEVICE void gemm_mma(float *c, const uint32_t *a, const uint32_t *b) {
+#ifdef FB_EMULATED
+    uint32_t as[32][4], bs[32][2];
+    int lane = fb_emulated_lane();
+    gemm_gather(a, b, as, bs);
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < 16; k++) {
+            int row = lane / 4 + i / 2 * 8, col = lane % 4 * 2 + i % 2;
+            uint32_t x = as[row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2], w = bs[col * 4 + k % 8 / 2][k / 8];
+            c[i] = fmaf(fb_widen(T{(uint16_t)(x >> k % 2 * 16)}), fb_widen(T{(uint16_t)(w >> k % 2 * 16)}),
+                        c[i]);
+        }
+#else
+    if constexpr (gemm_is_half<T>)
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+            "{%0, %1, %2, %3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    else
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, "
+            "%9}, "
+            "{%0, %1, %2, %3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+}
+
+/* d = a b + (c for row g, c8 for row g + 8): 16 x 32 times 32 x 8 bytes with signs. a[0], a[1]: rows g, g +
+ * 8, columns 4 t …; a[2], a[3]: columns 16 further; b likewise. */
+FB_DEVICE void gemm_mma_bytes(int *d, const uint32_t *a, const uint32_t *b, int c, int c8) {
+#ifdef FB_EMULATED
+    uint32_t as[32][4], bs[32][2];
+    int lane = fb_emulated_lane();
+    gemm_gather(a, b, as, bs);
+    for (int i = 0; i < 4; i++) {
+        int row = lane / 4 + i / 2 * 8, col = lane % 4 * 2 + i % 2;
+        d[i] = i < 2 ? c : c8;
+        for (int k = 0; k < 32; k += 4)
+            d[i] = __dp4a((int)as[row % 8 * 4 + k % 16 / 4][row / 8 + k / 16 * 2],
+                          (int)bs[col * 4 + k % 16 / 4][k / 16], d[i]);
+    }
+#else
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%10, %10, %11, %11};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(c), "r"(c8));
+#endif
+}
+
+#endif

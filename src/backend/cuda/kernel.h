@@ -1,0 +1,69 @@
+/* A CUDA kernel's launcher: one op of a step, put on a stream. Every op of the op table has one, of the op's
+ * name; the files are named as those of the CPU.
+ *
+ * All pointers of a call name device memory, but for attr.frequencies. How things lie there:
+ *  - a float weight is row-major without gaps; its first element lies at a multiple of 256 bytes;
+ *  - a weight of Q8_0 or Q4_0 (`packed`) has the integers of all blocks, row after row (32 bytes a block, or
+ * 16 whose byte i has element i in its low and element i + 16 in its high nibble, plus 8), then all scales
+ * (float16) in the same order; no other quantised type comes here;
+ *  - quantised activations are fb_q8 blocks (base/quant.h), as on the CPU;
+ *  - of a cache, k and v are [heads, capacity, width];
+ *  - call->position means nothing: the position of the first row is read from *cx->position, in the kernel,
+ * so that a recorded graph serves every step. */
+#ifndef FB_BACKEND_CUDA_KERNEL_H
+#define FB_BACKEND_CUDA_KERNEL_H
+
+#include "backend/call.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fb_cuda_limits {
+    int32_t major, minor;  /* compute capability */
+    int32_t sms;           /* multiprocessors */
+    int32_t shared_limit;  /* bytes of shared memory that a block may ask for */
+    int32_t blocks_shared; /* bytes of shared memory of a multiprocessor */
+    int64_t l2_bytes;
+} fb_cuda_limits;
+
+typedef struct fb_cuda_context {
+    const fb_cuda_limits *limits;
+    void *stream; /* cudaStream_t */
+    void *blas;   /* fb_cuda_blas_create's, or NULL */
+    const int64_t *position;
+    const double *frequencies; /* attr.frequencies on the device */
+    int64_t context;           /* no row of this launch sees a position at or beyond this */
+    bool overlap; /* a kernel may start while the one before it still runs (fb_wait_for_previous) */
+    /* For whatever an op needs besides its outputs: the same memory for all of them, one after the other. Its
+     * first FB_CUDA_COUNTERS bytes are zeros when an op begins, and the op leaves them so. */
+    uint8_t *scratch;
+    int64_t scratch_bytes;
+} fb_cuda_context;
+
+#define FB_CUDA_COUNTERS 65536
+
+/* The result is a cudaError_t: 0, or why the launch failed. */
+typedef int (*fb_cuda_launch)(const fb_call *call, const fb_cuda_context *cx);
+
+#define X(KIND, name, in, out, w, parts, text)                                                               \
+    int fb_cuda_##name(const fb_call *call, const fb_cuda_context *cx);
+FB_OPS(X)
+#undef X
+
+#pragma GCC visibility push(default) /* the kernels' tests call these */
+
+/* By op kind. */
+extern const fb_cuda_launch fb_cuda_launches[FB_OP_COUNT];
+
+/* Bytes of scratch, counters included, that the op asks for with up to `rows` rows and `capacity` positions.
+ */
+int64_t fb_cuda_linear_scratch(const fb_call *call, int64_t rows);
+int64_t fb_cuda_attention_scratch(const fb_call *call, int64_t rows, int64_t capacity);
+
+#pragma GCC visibility pop
+
+#ifdef __cplusplus
+}
+#endif
+#endif

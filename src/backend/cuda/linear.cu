@@ -1,0 +1,275 @@
+/* linear, linear_group and head_argmax: x [rows, K] times weight [N, K] transposed. Up to 8 rows: matvec.cuh;
+ * more: gemm.h.
+ *
+ * What is fused in rounds to the activation dtype wherever the plain ops would have stored, and quantises as
+ * the plain quantize op would have. */
+#include "backend/cuda/gemm.h"
+#include "backend/cuda/matvec.h"
+
+#define INVALID 1 /* cudaErrorInvalidValue */
+
+/* A linear alone, as a group of one. */
+static fb_call as_group(const fb_call *call) {
+    fb_call group = *call;
+    group.attr.segments = 1;
+    group.attr.combine = FB_COMBINE_NONE;
+    group.attr.segment[0].norm = group.attr.segment[0].act = FB_OP_COUNT;
+    return group;
+}
+
+/* ---- the shape of sums ----------------------------------------------------------------------------------
+ */
+
+/* Elements of 16 bytes. */
+static int chunk_of(fb_dtype dtype) {
+    switch (dtype) {
+    case FB_F32:
+        return 4;
+    case FB_Q8_0:
+        return 16;
+    case FB_Q4_0:
+        return 32;
+    default:
+        return 8;
+    }
+}
+
+/* Of the number of columns and the weight's dtype alone, so that a row's sum has the same order everywhere: a
+ * whole warp takes a row, in pieces of at most MV_STEPS chunks a lane, so that even 2048 long rows keep all
+ * warps of the device busy. */
+static void shape_of(mv_segment *seg, int chunk) {
+    seg->chunks = (seg->cols + chunk - 1) / chunk;
+    seg->shift = 5;
+    seg->lanes = 1 << seg->shift;
+    int steps = (seg->chunks + seg->lanes - 1) / seg->lanes;
+    seg->pieces = (steps + MV_STEPS - 1) / MV_STEPS;
+    seg->steps = (steps + seg->pieces - 1) / seg->pieces;
+    seg->pieces = (steps + seg->steps - 1) / seg->steps;
+}
+
+void mv_plan_units(mv_plan *plan, int rows_at_once, int ms) {
+    int last = plan->segments - 1;
+    plan->unit = plan->groups = plan->items = plan->slots = 0;
+    for (int s = 0; s <= last; s++) {
+        int rows = FB_WARP / plan->seg[s].lanes * rows_at_once;
+        if (rows > plan->unit) plan->unit = rows;
+    }
+    for (int s = 0; s <= last; s++) {
+        mv_segment *seg = &plan->seg[s];
+        seg->passes = plan->unit / (FB_WARP / seg->lanes * rows_at_once);
+        seg->items = seg->passes * seg->pieces;
+        seg->group = plan->groups;
+        if (plan->combined) {
+            plan->items += seg->items;
+            plan->slots += seg->pieces;
+        } else {
+            if (seg->items > plan->items) plan->items = seg->items;
+            if (seg->pieces > plan->slots) plan->slots = seg->pieces;
+        }
+        if (!plan->combined || s == 0) plan->groups += (seg->rows + plan->unit - 1) / plan->unit;
+    }
+    /* 4 KiB of partial sums, if that is a group's worth. */
+    int floats = plan->unit * ms * plan->slots;
+    plan->batch = 1024 / floats > 1 ? 1024 / floats : 1;
+    plan->partials = plan->batch * floats;
+}
+
+void mv_plan_rows(mv_plan *plan, int row) {
+    for (int s = 0; s < plan->segments; s++) {
+        mv_segment *seg = &plan->seg[s];
+        seg->x = fb_at(seg->x, plan->dot == FB_DOT_GIVEN ? FB_F32 : plan->x_type, row * seg->x_stride);
+        seg->out = fb_at(seg->out, plan->results ? FB_F32 : plan->type, row * seg->out_stride);
+    }
+    plan->residual = fb_at(plan->residual, plan->type, row * plan->residual_stride);
+    if (plan->sums) plan->sums += (int64_t)row * plan->seg[0].rows;
+    if (plan->given) plan->given += (int64_t)row * plan->seg[0].rows;
+}
+
+/* ---- plans ----------------------------------------------------------------------------------------------
+ */
+
+/* What finishes a segment's outputs, which a segment whose sums are given needs too. */
+static void plan_finish(mv_segment *seg, const fb_call *call, int s, bool with_bias) {
+    const fb_weight *bias = &call->weights[4 * s + 1];
+    seg->act = call->attr.segment[s].act;
+    seg->bias = with_bias ? bias->data : NULL;
+    seg->bias_type = bias->dtype;
+}
+
+/* Segment `s` of the call as number `at` of the plan. */
+static void plan_segment(mv_plan *plan, int at, const fb_call *call, int s, bool with_bias) {
+    mv_segment *seg = &plan->seg[at];
+    const fb_weight *w = &call->weights[4 * s];
+    const fb_segment *how = &call->attr.segment[s];
+    bool floats = fb_dtype_is_float(w->dtype);
+    seg->rows = (int32_t)w->rows;
+    seg->cols = (int32_t)w->cols;
+    shape_of(seg, chunk_of(w->dtype));
+    seg->w = (const uint8_t *)w->data;
+    if (floats) {
+        seg->row_bytes = w->cols * fb_dtype_size(w->dtype);
+        if (seg->row_bytes % 16 || !fb_aligned(seg->w, 16)) plan->aligned = false;
+    } else {
+        seg->row_bytes = w->cols / 32 * (w->dtype == FB_Q4_0 ? 16 : 32);
+        seg->scales = (const uint16_t *)(seg->w + w->rows * seg->row_bytes);
+        if (w->cols / 32 % 2) plan->aligned = false; /* scales are copied in pairs */
+    }
+    seg->x = call->in[s].data;
+    seg->x_stride = call->in[s].row_stride;
+    seg->norm = how->norm;
+    seg->eps = how->eps;
+    if (how->norm != FB_OP_COUNT) {
+        const fb_weight *norm = &call->weights[4 * s + 2];
+        seg->norm_w = norm[0].data;
+        seg->norm_w_type = norm[0].dtype;
+        if (how->norm == FB_OP_LAYERNORM) {
+            seg->norm_b = norm[1].data;
+            seg->norm_b_type = norm[1].dtype;
+        }
+    }
+    plan_finish(seg, call, s, with_bias);
+    seg->out = call->out[plan->combined ? 0 : s].data;
+    seg->out_stride = call->out[plan->combined ? 0 : s].row_stride;
+}
+
+/* Finds segments that read the same. */
+static void plan_inputs(mv_plan *plan) {
+    int staged = -1; /* the last one with a norm */
+    for (int s = 0; s < plan->segments; s++) {
+        mv_segment *seg = &plan->seg[s];
+        seg->stages = true;
+        seg->same = s;
+        for (int e = 0; e < s && seg->stages; e++) {
+            const mv_segment *other = &plan->seg[e];
+            if (other->stages && other->x == seg->x && other->x_stride == seg->x_stride &&
+                other->cols == seg->cols && other->norm == seg->norm && other->eps == seg->eps &&
+                other->norm_w == seg->norm_w && other->norm_b == seg->norm_b) {
+                seg->stages = false;
+                seg->same = e;
+            }
+        }
+        if (!seg->stages || seg->norm == FB_OP_COUNT) continue;
+        const mv_segment *before = staged < 0 ? NULL : &plan->seg[staged];
+        seg->same_stats = before && before->x == seg->x && before->x_stride == seg->x_stride &&
+                          before->cols == seg->cols && before->norm == seg->norm && before->eps == seg->eps;
+        staged = s;
+    }
+}
+
+static mv_plan plan_of(const fb_call *call, fb_dtype type, const fb_dot dot) {
+    mv_plan plan = {};
+    plan.ms = (int32_t)call->rows;
+    plan.combine = call->attr.combine;
+    plan.combined = plan.combine != FB_COMBINE_NONE;
+    plan.pair = call->attr.segments == 2;
+    plan.dot = dot;
+    plan.type = type;
+    plan.aligned = true;
+    if (plan.combine == FB_COMBINE_ADD) {
+        plan.residual = call->in[FB_RESIDUAL].data;
+        plan.residual_stride = call->in[FB_RESIDUAL].row_stride;
+    }
+    return plan;
+}
+
+static int launch(mv_plan *plan, fb_dtype x_type, fb_dtype weight, const fb_cuda_context *cx) {
+    plan->x_type = x_type;
+    plan_inputs(plan);
+    switch (weight) {
+    case FB_F32:
+        return mv_launch_float(plan, cx);
+    case FB_F16:
+        return mv_launch_half(plan, cx);
+    case FB_BF16:
+        return mv_launch_bfloat(plan, cx);
+    case FB_Q8_0:
+        return mv_launch_q8(plan, cx);
+    case FB_Q4_0:
+        return mv_launch_q4(plan, cx);
+    default:
+        return INVALID;
+    }
+}
+
+/* ---- groups ---------------------------------------------------------------------------------------------
+ */
+
+/* Whether one launch serves the segments. */
+static bool alike(const fb_call *call) {
+    for (int s = 1; s < call->attr.segments; s++)
+        if (call->weights[4 * s].dtype != call->weights[0].dtype ||
+            call->attr.segment[s].dot != call->attr.segment[0].dot)
+            return false;
+    return true;
+}
+
+static int64_t mixed_bytes(const fb_call *call) {
+    if (call->attr.combine == FB_COMBINE_NONE || alike(call)) return 0;
+    return FB_CUDA_FEW_ROWS * call->weights[4].rows * (int64_t)sizeof(float);
+}
+
+/* Segment s alone, in a launch of its own. */
+static int launch_one(const fb_call *call, int s, mv_plan *plan, const fb_cuda_context *cx) {
+    plan->segments = 1;
+    plan->dot = call->attr.segment[s].dot;
+    plan_segment(plan, 0, call, s, true);
+    return launch(plan, call->in[s].dtype, call->weights[4 * s].dtype, cx);
+}
+
+/* Segments of several types: those that are combined in two launches, the second of which finishes. */
+static int launch_mixed(const fb_call *call, const fb_cuda_context *cx) {
+    fb_dtype type = call->out[0].dtype;
+    if (call->attr.combine == FB_COMBINE_NONE) {
+        for (int s = 0; s < call->attr.segments; s++) {
+            mv_plan plan = plan_of(call, type, call->attr.segment[s].dot);
+            int code = launch_one(call, s, &plan, cx);
+            if (code) return code;
+        }
+        return 0;
+    }
+    float *sums = (float *)(void *)(cx->scratch + FB_CUDA_COUNTERS);
+    mv_plan first = plan_of(call, type, FB_DOT_FLOAT), second = first;
+    first.sums = sums;
+    int code = launch_one(call, 1, &first, cx);
+    if (code) return code;
+    second.given = sums;
+    plan_finish(&second.seg[1], call, 1, true);
+    return launch_one(call, 0, &second, cx);
+}
+
+static int run_group(const fb_call *call, const fb_cuda_context *cx) {
+    if (call->rows > FB_CUDA_FEW_ROWS) return fb_cuda_gemm_group(call, cx);
+    if (!alike(call)) return launch_mixed(call, cx);
+    mv_plan plan = plan_of(call, call->out[0].dtype, call->attr.segment[0].dot);
+    plan.segments = call->attr.segments;
+    for (int s = 0; s < plan.segments; s++) plan_segment(&plan, s, call, s, true);
+    return launch(&plan, call->in[0].dtype, call->weights[0].dtype, cx);
+}
+
+int fb_cuda_linear_group(const fb_call *call, const fb_cuda_context *cx) { return run_group(call, cx); }
+
+int fb_cuda_linear(const fb_call *call, const fb_cuda_context *cx) {
+    fb_call group = as_group(call);
+    return run_group(&group, cx);
+}
+
+/* Score and column of each row's best output; column -1 where a score is not a number. A column is exact in
+ * float32 up to 2^24, which the vocabulary may not exceed. More than 8 rows go by 8 at a time. */
+int fb_cuda_head_argmax(const fb_call *call, const fb_cuda_context *cx) {
+    fb_call group = as_group(call);
+    mv_plan plan = plan_of(&group, call->act, group.attr.segment[0].dot);
+    plan.segments = 1;
+    plan.results = (float2 *)(void *)(cx->scratch + FB_CUDA_COUNTERS);
+    plan.counter = (unsigned *)(void *)cx->scratch;
+    plan_segment(&plan, 0, &group, 0, false);
+    return launch(&plan, call->in[0].dtype, call->weights[0].dtype, cx);
+}
+
+int64_t fb_cuda_linear_scratch(const fb_call *call, int64_t rows) {
+    fb_call group = call->attr.segments ? *call : as_group(call);
+    int64_t own = (int64_t)MV_MOST_BLOCKS * MV_MOST_ROWS * (int64_t)sizeof(float2),
+            sums = mixed_bytes(&group);
+    own = FB_CUDA_COUNTERS + (sums > own ? sums : own);
+    int64_t gemm = rows > FB_CUDA_FEW_ROWS ? fb_cuda_gemm_scratch(&group, rows) : 0;
+    return gemm > own ? gemm : own;
+}

@@ -1,0 +1,27 @@
+/* What libfusebox_cuda.so exports: one function that gives this. The main library opens it at run time, so
+ * that the same binary serves machines without a GPU. */
+#ifndef FB_BACKEND_CUDA_PLUGIN_H
+#define FB_BACKEND_CUDA_PLUGIN_H
+
+#include "backend/backend.h"
+#include "backend/cuda/gpu.h"
+
+typedef struct fb_cuda_plugin {
+    const char *version; /* FB_VERSION */
+    int64_t layout;      /* FB_CUDA_LAYOUT: whether both sides were built from the same headers */
+    const fb_backend *backend;
+    fb_status (*count)(int32_t *count, fb_error *err);
+    fb_status (*describe)(int32_t index, fb_gpu_info *info, fb_error *err);
+} fb_cuda_plugin;
+
+#define FB_CUDA_LAYOUT                                                                                       \
+    ((int64_t)(sizeof(fb_program) * 1000003 + sizeof(fb_backend_options) * 1009 + sizeof(fb_trace)))
+
+#define FB_CUDA_PLUGIN_SYMBOL "fb_cuda_plugin_get"
+#ifdef __cplusplus
+extern "C"
+#endif
+    __attribute__((visibility("default"))) const fb_cuda_plugin *
+    fb_cuda_plugin_get(void);
+
+#endif

@@ -1,0 +1,23 @@
+#include "backend/cuda/step.h"
+
+#include "backend/cuda/device.cuh"
+
+__global__ void advance_kernel(fb_cuda_state *state, const float *best) {
+    fb_let_next_start();
+    fb_wait_for_previous();
+    if (best) {
+        state->best = (int32_t)best[1];
+        state->ids[0] = state->best < 0 ? 0 : state->best;
+    }
+    state->position++;
+}
+
+int fb_cuda_advance(fb_cuda_state *state, const float *best, const fb_cuda_context *cx) {
+    return FB_LAUNCH(cx, dim3(1), dim3(1), 0, advance_kernel, state, best);
+}
+
+const fb_cuda_launch fb_cuda_launches[FB_OP_COUNT] = {
+#define X(KIND, name, in, out, w, parts, text) fb_cuda_##name,
+    FB_OPS(X)
+#undef X
+};

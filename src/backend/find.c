@@ -1,0 +1,154 @@
+/* Which backend a session gets. The CUDA backend is looked for once: in FUSEBOX_CUDA_LIBRARY if that is set
+ * ("none": nowhere), else beside this library, else wherever the system looks. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cuda/plugin.h"
+
+#define LIBRARY "libfusebox_cuda.so"
+
+static struct {
+    pthread_once_t once;
+    const fb_cuda_plugin *plugin; /* or NULL, with the reason */
+    char why_not[512];
+} cuda = {.once = PTHREAD_ONCE_INIT};
+
+typedef const fb_cuda_plugin *(*plugin_fn)(void);
+
+/* False: there is no such file to open. Otherwise cuda.plugin or cuda.why_not is set. */
+static bool try_open(const char *path) {
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        snprintf(cuda.why_not, sizeof cuda.why_not, "cuda: %.480s", dlerror());
+        return false;
+    }
+    plugin_fn get;
+    void *symbol = dlsym(library, FB_CUDA_PLUGIN_SYMBOL);
+    memcpy(&get, &symbol, sizeof get);
+    const fb_cuda_plugin *plugin = symbol ? get() : NULL;
+    if (!plugin)
+        snprintf(cuda.why_not, sizeof cuda.why_not, "cuda: %.400s: not a library of Fusebox", path);
+    else if (strcmp(plugin->version, FB_VERSION) != 0 || plugin->layout != FB_CUDA_LAYOUT)
+        snprintf(cuda.why_not, sizeof cuda.why_not,
+                 "cuda: %.300s: built for another Fusebox (%.32s, this is %s)", path, plugin->version,
+                 FB_VERSION);
+    else
+        cuda.plugin = plugin;
+    if (!cuda.plugin) dlclose(library);
+    return true;
+}
+
+/* `tail` after the folder of the file that this code is in. */
+static bool try_beside(const char *tail) {
+    Dl_info self;
+    static const char anchor = 0;
+    if (!dladdr(&anchor, &self) || !self.dli_fname) return false;
+    const char *slash = strrchr(self.dli_fname, '/');
+    char path[4096];
+    int length = snprintf(path, sizeof path, "%.*s%s", slash ? (int)(slash - self.dli_fname + 1) : 0,
+                          self.dli_fname, tail);
+    FILE *f = length < (int)sizeof path ? fopen(path, "rb") : NULL;
+    if (!f) return false;
+    fclose(f);
+    return try_open(path);
+}
+
+static void open_cuda(void) {
+    const char *given = getenv("FUSEBOX_CUDA_LIBRARY");
+    if (given && strcmp(given, "none") == 0)
+        snprintf(cuda.why_not, sizeof cuda.why_not, "cuda: switched off (FUSEBOX_CUDA_LIBRARY is none)");
+    else if (given && *given)
+        try_open(given);
+    else if (!try_beside(LIBRARY) && !try_beside("../lib/" LIBRARY) && !try_open(LIBRARY))
+        snprintf(cuda.why_not, sizeof cuda.why_not,
+                 "cuda: no %s beside this program or where the system looks (make builds it where nvcc is)", LIBRARY);
+}
+
+static fb_status plugin_of(const fb_cuda_plugin **plugin, fb_error *err) {
+    pthread_once(&cuda.once, open_cuda);
+    *plugin = cuda.plugin;
+    return cuda.plugin ? FB_OK : fb_fail(err, FB_ERROR_SYSTEM, "%s", cuda.why_not);
+}
+
+static fb_status check_device(const fb_cuda_plugin *plugin, int32_t device, fb_error *err) {
+    int32_t count;
+    FB_TRY(plugin->count(&count, err));
+    if (device >= count)
+        return fb_fail(err, FB_ERROR_USAGE, "backend: cuda:%d (there %s %d device%s)", device,
+                       count == 1 ? "is" : "are", count, count == 1 ? "" : "s");
+    fb_gpu_info info;
+    FB_TRY(plugin->describe(device, &info, err));
+    if (info.limits.major < FB_CUDA_LEAST_MAJOR)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "cuda: %s: compute capability %d.%d (at least %d.0)",
+                       info.name, info.limits.major, info.limits.minor, FB_CUDA_LEAST_MAJOR);
+    return FB_OK;
+}
+
+/* "cuda" or "cuda:N"; -1 if it is neither. */
+static int32_t device_in(const char *name) {
+    if (strcmp(name, "cuda") == 0) return 0;
+    if (strncmp(name, "cuda:", 5) != 0 || name[5] < '0' || name[5] > '9') return -1;
+    char *end;
+    errno = 0;
+    long index = strtol(name + 5, &end, 10);
+    return *end || errno || index > 255 ? -1 : (int32_t)index;
+}
+
+fb_status fb_backend_find(const fb_session_options *options, const fb_backend **backend, int32_t *device,
+                          fb_error *err) {
+    const fb_cuda_plugin *plugin;
+    const char *name = options->backend;
+    bool automatic = !name || strcmp(name, "auto") == 0, cpu_only = options->isa || options->act == FB_F64;
+    *backend = &fb_backend_cpu;
+    *device = 0;
+    if (!automatic && strcmp(name, "cpu") == 0) return FB_OK;
+    if (automatic) {
+        if (!cpu_only && plugin_of(&plugin, NULL) == FB_OK && check_device(plugin, 0, NULL) == FB_OK)
+            *backend = plugin->backend;
+        return FB_OK;
+    }
+    *device = device_in(name);
+    if (*device < 0)
+        return fb_fail(err, FB_ERROR_USAGE, "backend: \"%.32s\" (auto, cpu, cuda, cuda:0, …)", name);
+    FB_TRY(plugin_of(&plugin, err));
+    FB_TRY(check_device(plugin, *device, err));
+    *backend = plugin->backend;
+    return FB_OK;
+}
+
+bool fb_backend_graphs(const fb_session_options *options) {
+    const fb_backend *backend;
+    int32_t device;
+    return fb_backend_find(options, &backend, &device, NULL) == FB_OK && backend->graphs;
+}
+
+fb_status fb_device_get(int32_t index, bool *found, fb_device_info *info, fb_error *err) {
+    const fb_cuda_plugin *plugin;
+    int32_t count;
+    *found = false;
+    *info = (fb_device_info){0};
+    if (index < 0) return fb_fail(err, FB_ERROR_USAGE, "device: %d (at least 0)", index);
+    FB_TRY(plugin_of(&plugin, err));
+    FB_TRY(plugin->count(&count, err));
+    if (index >= count) return FB_OK;
+    fb_gpu_info gpu;
+    FB_TRY(plugin->describe(index, &gpu, err));
+    snprintf(info->name, sizeof info->name, "%s", gpu.name);
+    snprintf(info->isa, sizeof info->isa, "sm_%d%d", gpu.limits.major, gpu.limits.minor);
+    info->memory = gpu.memory;
+    info->memory_free = gpu.memory_free;
+    info->multiprocessors = gpu.limits.sms;
+    info->l2_bytes = gpu.limits.l2_bytes;
+    info->shared_bytes = gpu.limits.shared_limit;
+    info->driver = gpu.driver;
+    info->runtime = gpu.runtime;
+    fb_error why;
+    if (check_device(plugin, index, &why) != FB_OK)
+        snprintf(info->why_not, sizeof info->why_not, "%s", why.message);
+    *found = true;
+    return FB_OK;
+}

@@ -1,0 +1,123 @@
+#include "backend/frame.h"
+
+/* Of buffers: vectors of a CPU and of a GPU, and whole cache lines. */
+#define ALIGN 256
+
+static int64_t aligned(int64_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALIGN; }
+
+static fb_dtype buffer_dtype(const fb_frame *f, bool always_f32) {
+    return always_f32 && f->options.act != FB_F64 ? FB_F32 : f->options.act;
+}
+
+/* Elements of one token's row of a value's storage. */
+static int64_t row_elements(const fb_frame *f, const fb_value *storage) {
+    return storage->heads * (storage->width ? storage->width : f->options.capacity);
+}
+
+static int64_t buffer_bytes(const fb_frame *f, int32_t buffer) {
+    const fb_program *p = f->bound.program;
+    int64_t most = 0;
+    for (int32_t v = 0; v < p->value_count; v++) {
+        if (f->layout.buffer[v] != buffer || p->values[v].storage != v) continue;
+        int64_t rows = f->in_epilogue[v] ? f->options.epilogue_rows : f->options.chunk;
+        int64_t bytes =
+            rows * row_elements(f, &p->values[v]) * fb_dtype_size(buffer_dtype(f, p->values[v].always_f32));
+        if (bytes > most) most = bytes;
+    }
+    return aligned(most);
+}
+
+fb_status fb_frame_init(fb_frame *f, const fb_bound *bound, const fb_backend_options *options,
+                        fb_error *err) {
+    const fb_program *p = bound->program;
+    memset(f, 0, sizeof *f);
+    f->bound = *bound;
+    f->options = *options;
+    FB_TRY(fb_layout_make(p, &f->layout, err));
+    for (int32_t i = 0; i < p->op_count[FB_EPILOGUE]; i++)
+        for (int k = 0; k < FB_MAX_OUT; k++)
+            if (p->ops[FB_EPILOGUE][i].out[k] != FB_NONE)
+                f->in_epilogue[p->ops[FB_EPILOGUE][i].out[k]] = true;
+    return FB_OK;
+}
+
+int64_t fb_frame_bytes(const fb_frame *f) {
+    int64_t bytes = 0;
+    for (int32_t b = 0; b < f->layout.buffers; b++) bytes += buffer_bytes(f, b);
+    return bytes;
+}
+
+fb_view fb_frame_view(const fb_frame *f, int32_t value) {
+    const fb_value *v = &f->bound.program->values[value], *storage = &f->bound.program->values[v->storage];
+    fb_dtype dtype = buffer_dtype(f, storage->always_f32);
+    fb_view view = {
+        .dtype = dtype, .heads = v->heads, .width = v->width, .row_stride = row_elements(f, storage)};
+    view.head_stride = v->width ? v->stride : f->options.capacity;
+    view.data = fb_at(f->buffer[f->layout.buffer[value]], dtype, v->offset);
+    return view;
+}
+
+/* What of a call stays the same from step to step. */
+static void prepare_call(const fb_frame *f, const fb_op *op, fb_call *call) {
+    call->attr = op->attr;
+    call->act = f->options.act;
+    for (int k = 0; k < FB_MAX_IN; k++)
+        if (op->in[k] != FB_NONE) call->in[k] = fb_frame_view(f, op->in[k]);
+    for (int k = 0; k < FB_MAX_OUT; k++)
+        if (op->out[k] != FB_NONE) call->out[k] = fb_frame_view(f, op->out[k]);
+}
+
+void fb_frame_place(fb_frame *f, uint8_t *memory) {
+    const fb_program *p = f->bound.program;
+    for (int32_t b = 0; b < f->layout.buffers; b++) {
+        f->buffer[b] = memory;
+        memory += buffer_bytes(f, b);
+    }
+    for (int s = 0; s < FB_SECTIONS; s++)
+        for (int32_t i = 0; i < p->op_count[s]; i++) prepare_call(f, &p->ops[s][i], &f->calls[s][i]);
+}
+
+int64_t fb_frame_first(const fb_frame *f, int32_t value, const fb_step *step, int64_t rows) {
+    return f->in_epilogue[value] ? 0 : step->rows - rows;
+}
+
+/* The op's weights in this layer, or in the next one. */
+static void bind_weights(const fb_frame *f, const fb_op *op, int64_t layer, fb_call *call) {
+    const fb_program *p = f->bound.program;
+    bool last = op->next_layer && layer + 1 == p->layers;
+    const int32_t *slots = last ? op->last_weights : op->weights;
+    layer += op->next_layer && !last;
+    for (int k = 0; k < FB_MAX_WEIGHTS; k++)
+        if (slots[k] != FB_NONE)
+            call->weights[k] = f->bound.weights[slots[k] * p->layers + layer];
+        else
+            call->weights[k].data = NULL;
+}
+
+/* The epilogue's ops see the step's last rows: views of what earlier sections wrote begin there. */
+static void narrow_to_epilogue(const fb_frame *f, const fb_op *op, const fb_step *step, fb_call *call) {
+    int64_t skipped = step->rows - step->epilogue_rows;
+    call->rows = step->epilogue_rows;
+    call->position += skipped;
+    call->ids += skipped;
+    for (int k = 0; k < FB_MAX_IN; k++)
+        if (op->in[k] != FB_NONE && !f->in_epilogue[op->in[k]])
+            call->in[k].data = fb_at(call->in[k].data, call->in[k].dtype, skipped * call->in[k].row_stride);
+}
+
+void fb_frame_call(const fb_frame *f, fb_section section, int32_t index, int64_t layer, const fb_step *step,
+                   fb_call *call) {
+    const fb_op *op = &f->bound.program->ops[section][index];
+    *call = f->calls[section][index];
+    bind_weights(f, op, layer, call);
+    call->ids = step->ids;
+    call->rows = step->rows;
+    call->position = step->position;
+    if (section == FB_EPILOGUE) narrow_to_epilogue(f, op, step, call);
+}
+
+void fb_frame_count(fb_frame *f, const fb_op *op, bool barrier) {
+    f->trace.ops[op->kind]++;
+    f->trace.barriers += barrier;
+    for (uint32_t fuses = op->fuses; fuses; fuses &= fuses - 1) f->trace.fuses[__builtin_ctz(fuses)]++;
+}

@@ -1,0 +1,37 @@
+/* What every backend does with a bound program: where values lie, and what each op of a step is called with.
+ */
+#ifndef FB_BACKEND_FRAME_H
+#define FB_BACKEND_FRAME_H
+
+#include "backend/backend.h"
+#include "backend/call.h"
+
+typedef struct fb_frame {
+    fb_bound bound;
+    fb_backend_options options;
+    fb_layout layout;
+    uint8_t *buffer[FB_MAX_VALUES];
+    bool in_epilogue[FB_MAX_VALUES];        /* values of which only the epilogue's rows exist */
+    fb_call calls[FB_SECTIONS][FB_MAX_OPS]; /* all but weights, cache and the step's numbers */
+    fb_trace trace;
+} fb_frame;
+
+fb_status fb_frame_init(fb_frame *frame, const fb_bound *bound, const fb_backend_options *options,
+                        fb_error *err);
+
+/* The bytes of all values; and their places in so much memory of the backend. */
+int64_t fb_frame_bytes(const fb_frame *frame);
+void fb_frame_place(fb_frame *frame, uint8_t *memory);
+
+fb_view fb_frame_view(const fb_frame *frame, int32_t value);
+/* The first of a value's last `rows` rows in a step. */
+int64_t fb_frame_first(const fb_frame *frame, int32_t value, const fb_step *step, int64_t rows);
+
+/* Op number `index` of a section, in this layer and step; the cache is left to the backend. */
+void fb_frame_call(const fb_frame *frame, fb_section section, int32_t index, int64_t layer,
+                   const fb_step *step, fb_call *call);
+
+/* Adds a call of the op to the trace. */
+void fb_frame_count(fb_frame *frame, const fb_op *op, bool barrier);
+
+#endif

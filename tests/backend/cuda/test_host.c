@@ -1,0 +1,287 @@
+/* The engine's host code when the device fails: at every call that can, and without memory. Each try is a
+ * process of its own, because the emulated device (tests/support/emulate) is told once when to fail. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "backend/cuda/cuda_harness.h"
+#include "fusebox.h"
+
+enum { PROMPT = 6, STEPS = 2, CHUNK = 4 };
+
+static fb_model *model;
+static int32_t expected[STEPS + 1]; /* greedy tokens, by the CPU */
+
+static const int32_t prompt[PROMPT] = {5, 250, 17, 9, 111, 42};
+
+static int32_t best_of(const float *logits, int64_t vocab) {
+    int32_t best = 0;
+    for (int64_t i = 1; i < vocab; i++)
+        if (logits[i] > logits[best]) best = (int32_t)i;
+    return best;
+}
+
+static fb_status next_token(fb_session *s, bool greedy, int32_t *id, fb_error *err) {
+    const float *logits;
+    int64_t rows, vocab;
+    if (greedy) return fb_session_best(s, id, err);
+    fb_status status = fb_session_logits(s, &logits, &rows, &vocab, err);
+    if (status == FB_OK) *id = best_of(logits, vocab);
+    return status;
+}
+
+static fb_status write_tokens(fb_session *s, bool greedy, int32_t *tokens, fb_error *err) {
+    fb_status status = fb_session_prefill(s, prompt, PROMPT, err);
+    if (status == FB_OK) status = next_token(s, greedy, &tokens[0], err);
+    for (int i = 0; status == FB_OK && i < STEPS; i++) {
+        status = fb_session_decode(s, tokens[i], err);
+        if (status == FB_OK) status = next_token(s, greedy, &tokens[i + 1], err);
+    }
+    return status;
+}
+
+typedef struct way {
+    const char *fuse;
+    bool greedy, profile;
+} way;
+static const way ways[] = {{"all", true, false}, {"none", false, false}, {"all,-graph", false, true}};
+enum { WAYS = sizeof ways / sizeof *ways };
+
+static fb_session_options options_of(const char *backend, const way *w) {
+    fb_session_options o;
+    fb_session_options_default(&o);
+    o.backend = backend;
+    o.fuse = w->fuse;
+    o.greedy = w->greedy;
+    o.profile = w->profile;
+    o.chunk = CHUNK;
+    return o;
+}
+
+/* ---- in the child
+ * ------------------------------------------------------------------------------------------- */
+
+static int complain(const char *what, const char *detail) {
+    fprintf(stderr, "%s: %s\n", what, detail);
+    return 1;
+}
+
+/* A refusal names the device or the memory, in one line. */
+static int check_refusal(fb_status status, const fb_error *err) {
+    if (status != FB_ERROR_SYSTEM && status != FB_ERROR_MEMORY)
+        return complain("another status", err->message);
+    if (err->status != status || strncmp(err->message, "cuda: ", 6) != 0 || strchr(err->message, '\n'))
+        return complain("a bad message", err->message);
+    return 0;
+}
+
+static int check_nothing_is_held(void) {
+    fb_device_info info;
+    fb_error err;
+    bool found;
+    if (fb_device_get(0, &found, &info, &err) != FB_OK || !found)
+        return complain("no device afterwards", err.message);
+    return info.memory_free == info.memory ? 0 : complain("device memory is still held", "");
+}
+
+static int check_tokens(const int32_t *tokens, const char *when) {
+    return memcmp(tokens, expected, sizeof expected) == 0 ? 0 : complain("other tokens", when);
+}
+
+enum { NEVER_FAILED = 77 };
+
+/* Everything in this order, the one failure wherever it comes: then the same session goes on after a reset
+ * or, if there is none, a new one works. */
+static int survive(const way *w) {
+    fb_session_options o = options_of("cuda", w);
+    int32_t tokens[STEPS + 1];
+    fb_session *s = NULL;
+    fb_error err;
+    bool failed = false, was_session = false;
+    fb_status status = fb_session_create(model, &o, &s, &err);
+    if (status != FB_OK) {
+        if (s) return complain("a session in spite of a failure", err.message);
+        if (check_refusal(status, &err)) return 1;
+        failed = true;
+    } else {
+        was_session = true;
+        status = write_tokens(s, w->greedy, tokens, &err);
+        if (status == FB_OK && check_tokens(tokens, "without a failure")) return 1;
+        if (status != FB_OK) {
+            if (check_refusal(status, &err)) return 1;
+            failed = true;
+            fb_session_reset(s);
+            status = write_tokens(s, w->greedy, tokens, &err);
+            if (status != FB_OK) return complain("after a reset", err.message);
+            if (check_tokens(tokens, "after a reset")) return 1;
+        }
+    }
+    fb_session_free(s);
+    if (check_nothing_is_held()) return 1;
+    if (!failed) return NEVER_FAILED;
+    if (was_session) return 0;
+    if (fb_session_create(model, &o, &s, &err) != FB_OK) return complain("a new session", err.message);
+    if (write_tokens(s, w->greedy, tokens, &err) != FB_OK) return complain("in a new session", err.message);
+    fb_session_free(s);
+    return check_tokens(tokens, "in a new session") || check_nothing_is_held();
+}
+
+/* The message on stdout. */
+static int create_only(const way *w) {
+    fb_session_options o = options_of("cuda", w);
+    fb_session *s;
+    fb_error err;
+    fb_status status = fb_session_create(model, &o, &s, &err);
+    if (status == FB_OK) {
+        fb_session_free(s);
+        return NEVER_FAILED;
+    }
+    printf("%d %s", (int)status, err.message);
+    if (s) return complain("a session in spite of a failure", err.message);
+    fb_device_info info;
+    bool found;
+    if (fb_device_get(0, &found, &info, &err) == FB_OK && found && check_nothing_is_held()) return 1;
+    o.backend = "auto";
+    if (status != FB_ERROR_MEMORY) { /* then the CPU serves */
+        if (fb_session_create(model, &o, &s, &err) != FB_OK) return complain("auto", err.message);
+        if (strcmp(fb_session_backend(s), "cpu") != 0) return complain("auto", fb_session_backend(s));
+        fb_session_free(s);
+    }
+    return 0;
+}
+
+/* ---- in the parent
+ * ------------------------------------------------------------------------------------------ */
+
+/* Runs `body` in a child with these settings; its exit status (128 + signal), and what it printed in `said`.
+ */
+static int in_child(int (*body)(const way *), const way *w, const char *name, long value, char *said,
+                    size_t room) {
+    int out[2], status;
+    assert_int_equal(pipe(out), 0);
+    fflush(NULL);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        char number[32];
+        close(out[0]);
+        dup2(out[1], 1);
+        snprintf(number, sizeof number, "%ld", value);
+        setenv("FUSEBOX_CUDA_LIBRARY", cuda_emulated_path(), 1);
+        setenv(name, number, 1);
+        alarm(60);
+        status = body(w);
+        fflush(NULL);
+        _exit(status);
+    }
+    close(out[1]);
+    size_t length = 0;
+    for (ssize_t n = 1; n > 0 && length + 1 < room; length += n > 0 ? (size_t)n : 0)
+        n = read(out[0], said + length, room - 1 - length);
+    said[length] = 0;
+    close(out[0]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/* The Nth call fails, for N = 1, 2, … until none is left to fail; behind the first ones in strides. */
+static void every_call_fails_once(void **state) {
+    (void)state;
+    for (int w = 0; w < WAYS; w++) {
+        long n = 1;
+        int failures = 0;
+        for (;; n += n < (w ? 4 : 12) ? 1 : 17) {
+            char said[1024];
+            int status = in_child(survive, &ways[w], "FUSEBOX_EMULATE_FAIL", n, said, sizeof said);
+            if (status == NEVER_FAILED) break;
+            if (status) fail_msg("fuse %s: failure %ld: exit status %d", ways[w].fuse, n, status);
+            failures++;
+        }
+        print_message("fuse %s: %d failures of %ld calls\n", ways[w].fuse, failures, n);
+        assert_true(failures > 15);
+    }
+}
+
+/* Too little memory names what it was for, and how much that is. */
+static void memory_runs_out(void **state) {
+    (void)state;
+    static const char *const what[] = {"weights", "activations", "KV cache of"};
+    bool seen[3] = {false};
+    for (long bytes = 1000;; bytes += bytes < 500000 ? 60000 : 100000) {
+        char said[1024];
+        int status = in_child(create_only, &ways[0], "FUSEBOX_EMULATE_MEMORY", bytes, said, sizeof said);
+        if (status == NEVER_FAILED) break;
+        if (status) fail_msg("%ld bytes: exit status %d: %s", bytes, status, said);
+        assert_int_equal(atoi(said), FB_ERROR_MEMORY);
+        assert_non_null(strstr(said, "device memory"));
+        assert_non_null(strstr(said, "MiB"));
+        for (int i = 0; i < 3; i++) seen[i] = seen[i] || strstr(said, what[i]);
+        assert_true(bytes < 1l << 30);
+    }
+    for (int i = 0; i < 3; i++)
+        if (!seen[i]) fail_msg("nothing was said of %s", what[i]);
+}
+
+static void devices_that_will_not_do(void **state) {
+    (void)state;
+    char said[1024];
+    assert_int_equal(in_child(create_only, &ways[0], "FUSEBOX_EMULATE_MAJOR", 7, said, sizeof said), 0);
+    assert_int_equal(atoi(said), FB_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(said, "compute capability 7.0 (at least 8.0)"));
+    assert_int_equal(in_child(create_only, &ways[0], "FUSEBOX_EMULATE_DEVICES", 0, said, sizeof said), 0);
+    assert_int_equal(atoi(said), FB_ERROR_SYSTEM);
+    assert_non_null(strstr(said, "no NVIDIA GPU"));
+}
+
+/* Less shared memory than the newest devices have: the same tokens. */
+static int tokens_only(const way *w) {
+    int status = survive(w);
+    return status == NEVER_FAILED ? 0 : 1;
+}
+static void a_smaller_device(void **state) {
+    (void)state;
+    char said[1024];
+    for (int w = 0; w < WAYS; w++) {
+        assert_int_equal(in_child(tokens_only, &ways[w], "FUSEBOX_EMULATE_SHARED", 101376, said, sizeof said),
+                         0);
+        assert_int_equal(in_child(tokens_only, &ways[w], "FUSEBOX_EMULATE_MAJOR", 8, said, sizeof said), 0);
+    }
+}
+
+static int start(void **state) {
+    (void)state;
+    fb_error err;
+    fb_session *s;
+    assert_ok(fb_model_open(FBT_GOLDENS "/llama-gqa-tied", &model, &err), &err);
+    fb_session_options o = options_of("cpu", &ways[1]);
+    assert_ok(fb_session_create(model, &o, &s, &err), &err);
+    assert_ok(write_tokens(s, false, expected, &err), &err);
+    fb_session_free(s);
+    return 0;
+}
+
+static int end(void **state) {
+    (void)state;
+    fb_model_free(model);
+    return 0;
+}
+
+static void not_built(void **state) {
+    (void)state;
+    print_message("no emulated library: make build/tests/libfusebox_cuda_emulated.so\n");
+    skip();
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_call_fails_once),
+        cmocka_unit_test(memory_runs_out),
+        cmocka_unit_test(devices_that_will_not_do),
+        cmocka_unit_test(a_smaller_device),
+    };
+    const struct CMUnitTest none[] = {cmocka_unit_test(not_built)};
+    if (!*cuda_emulated_path()) return cmocka_run_group_tests(none, NULL, NULL);
+    return cmocka_run_group_tests(tests, start, end);
+}

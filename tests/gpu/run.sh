@@ -1,0 +1,185 @@
+#!/usr/bin/env bash
+# Everything that needs a GPU, in one command. Usage: tests/gpu/run.sh [STAGE...]   (all of them, in this order)
+#
+#     build      make, unless programs are given (below)
+#     kernels    every kernel against the reference, fused ones against plain ones
+#     goldens    the reference answers with the planner's fuses, in three activation types
+#     proofs     each fuse against the plain program
+#     agree      CPU and GPU layer by layer on every golden, plain and with all fuses
+#     twice      two runs give the same bytes
+#     memcheck   compute-sanitizer: accesses out of bounds, every buffer an allocation of its own
+#     racecheck  compute-sanitizer: races in shared memory, on fewer cases
+#     hf         a Pythia-2.8B-shaped model against Hugging Face in float32 and float16
+#     bench      bench/gpu.py
+#
+# Where the C libraries to build with are missing, give programs that were built elsewhere:
+#     FUSEBOX=path/to/fusebox   with libfusebox_cuda.so beside it, or in FUSEBOX_CUDA_LIBRARY
+#     TESTS=dir                 of the test programs: dir/backend/cuda/test_linear, …  (default: FUSEBOX's folder/tests)
+# ARCH=90a builds for one architecture only. CASES="gpt2 …" takes these goldens only. OUT=dir keeps logs and results (default: a new folder, which is named).
+#
+# A stage that takes longer than its budget fails. The last lines are a table; the exit status is 0 if no stage failed.
+set -u
+cd "$(dirname "$0")/../.."
+
+: "${BUILD:=build}" "${ARCH:=90a}" "${OUT:=$(mktemp -d "${TMPDIR:-/tmp}/fusebox-gpu.XXXXXX")}"
+mkdir -p "$OUT"
+given=${FUSEBOX:-}
+: "${FUSEBOX:=$BUILD/fusebox}"
+: "${TESTS:=$(dirname "$FUSEBOX")/tests}"
+export FUSEBOX_CUDA_LIBRARY=${FUSEBOX_CUDA_LIBRARY:-$(realpath -m "$(dirname "$FUSEBOX")/libfusebox_cuda.so")}
+export LC_ALL=C.UTF-8 CMOCKA_MESSAGE_OUTPUT=TAP FUSEBOX TESTS OUT BUILD ARCH
+goldens=tests/data/golden
+cases=${CASES:-$(cd $goldens && for f in */golden.safetensors; do echo "${f%/*}"; done)}
+model_of() { [ "$1" = storyteller ] && echo models/storyteller || echo "$goldens/$1"; }
+cores=$(nproc)
+
+# ---- helpers: each stage prints what it does, and returns 0, 1 or (skipped) 77 ------------------------------------------
+
+# all COMMAND < lines: runs COMMAND LINE for each, as many at a time as there are cores; fails if one does.
+all() { xargs -r -d '\n' -P "$cores" -I{} bash -c "$1 {}"; }
+
+one_program() { # one_program NAME COMMAND...: shows what failed, or one line
+    local name=$1 log=$OUT/$1.log status=0
+    shift
+    "$@" >"$log" 2>&1 || status=$?
+    if [ $status -eq 0 ] && ! grep -qE '^not ok' "$log"; then
+        echo "ok - $name ($(grep -cE '^ok' "$log"))"
+    else
+        echo "not ok - $name: exit status $status"
+        grep -vE '^ok|^1\.\.' "$log" | tail -n 20 | sed 's/^/    /'
+        return 1
+    fi
+}
+one_kernel() { one_program "$PREFIX$1" $WRAPPER "$TESTS/backend/cuda/test_$1"; }
+one_golden() { # one_golden CASE FUSE ACT
+    one_program "golden-$1-$2-$3" "$FUSEBOX" verify "$MODEL" --golden $goldens/$1/golden.safetensors --backend cuda --fuse "$2" --act "$3"
+}
+golden_line() { MODEL=$(model_of "$1") one_golden "$@"; }
+proof_line() { # proof_line MODEL ACT OPTION...
+    local model=$1 act=$2
+    shift 2
+    one_program "proof-$(basename "$model")-$act${*:+-}$(echo "$*" | tr -d ' ')" "$FUSEBOX" verify "$model" --backend cuda --act "$act" "$@"
+}
+export goldens
+export -f one_program one_kernel one_golden golden_line proof_line model_of
+
+families="fused linear attention norm rope embed activation quantize elementwise"
+
+# ---- the stages -------------------------------------------------------------------------------------------------------
+
+stage_build() {
+    if [ -n "$given" ]; then
+        echo "given: $FUSEBOX, $TESTS"
+        [ -x "$FUSEBOX" ] && [ -f "$FUSEBOX_CUDA_LIBRARY" ] || { echo "not there: $FUSEBOX or $FUSEBOX_CUDA_LIBRARY"; return 1; }
+        return 77
+    fi
+    make --no-print-directory -j"$cores" BUILD="$BUILD" CUDA_ARCH="$ARCH" all tests
+}
+stage_kernels() {
+    export PREFIX=kernel- WRAPPER= FUSEBOX_KERNELS_EVERY=${FUSEBOX_KERNELS_EVERY:-2}
+    ls "$TESTS"/backend/cuda/test_linear >/dev/null || return 1
+    printf '%s\n' $families | all one_kernel
+}
+stage_goldens() {
+    for case in $cases; do
+        for act in f32 f16 bf16; do echo "$case auto $act"; done
+    done | all golden_line
+}
+stage_proofs() {
+    local work=$OUT/quantised type
+    mkdir -p "$work"
+    for type in q8_0 q4_0; do "$FUSEBOX" quantize $goldens/neox-parallel "$work/$type.gguf" --type $type --force >/dev/null || return 1; done
+    for act in f32 f16 bf16; do
+        for case in neox-parallel neox-serial llama-gqa-tied llama-llama3-bias gpt2; do
+            echo "$goldens/$case $act"
+            echo "$goldens/$case $act --exact"
+        done
+        for type in q8_0 q4_0; do
+            echo "$work/$type.gguf $act"
+            echo "$work/$type.gguf $act --dot float"
+        done
+        echo "models/storyteller $act"
+    done | all proof_line
+}
+stage_agree() { python3 tests/gpu/agree.py --fusebox "$FUSEBOX" --only "$(echo $cases | tr ' ' ,)"; }
+stage_twice() {
+    local i act
+    for i in 1 2; do
+        for act in f32 f16 bf16; do
+            "$FUSEBOX" run --backend cuda --act $act -p "Once upon a time" -n ${TWICE_TOKENS:-300} --temp 0 >"$OUT/greedy-$act.$i" || return 1
+            "$FUSEBOX" run --backend cuda --act $act -p "Once upon a time" -n ${TWICE_TOKENS:-300} --seed 7 >"$OUT/drawn-$act.$i" || return 1
+            for case in $cases; do
+                "$FUSEBOX" verify "$(model_of "$case")" --golden $goldens/$case/golden.safetensors --backend cuda --act $act --json
+            done >"$OUT/goldens-$act.$i" || return 1
+        done
+    done
+    for i in greedy drawn goldens; do for act in f32 f16 bf16; do cmp "$OUT/$i-$act.1" "$OUT/$i-$act.2" || return 1; done; done
+    echo "nine files are identical"
+}
+sanitizer() { command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -n 1; }
+stage_memcheck() {
+    local tool
+    tool=$(sanitizer)
+    [ -n "$tool" ] || { echo "compute-sanitizer is not here"; return 77; }
+    export PREFIX=memcheck- WRAPPER="$tool --tool memcheck --error-exitcode 9" FUSEBOX_KERNELS_APART=1 FUSEBOX_KERNELS_EVERY=149
+    printf '%s\n' $families | all one_kernel || return 1
+    WRAPPER="$WRAPPER" one_program memcheck-run $WRAPPER "$FUSEBOX" verify $goldens/neox-parallel --golden $goldens/neox-parallel/golden.safetensors --backend cuda --act f16
+}
+stage_racecheck() {
+    local tool
+    tool=$(sanitizer)
+    [ -n "$tool" ] || { echo "compute-sanitizer is not here"; return 77; }
+    export PREFIX=racecheck- WRAPPER="$tool --tool racecheck --error-exitcode 9" FUSEBOX_KERNELS_EVERY=293
+    printf '%s\n' fused linear attention norm quantize | all one_kernel
+}
+stage_hf() {
+    python3 -c 'import torch, transformers, safetensors; assert torch.cuda.is_available()' || { echo "no PyTorch with a GPU here"; return 77; }
+    python3 tests/gpu/with_hf.py --fusebox "$FUSEBOX" --shape "${HF_SHAPE:-neox-2.8b}" --folder "${HF_FOLDER:-/tmp/fusebox-hf}"
+}
+stage_bench() {
+    [ -f bench/gpu.py ] || { echo "bench/gpu.py is not here"; return 77; }
+    python3 bench/gpu.py --fusebox "$FUSEBOX" --out "$OUT/bench" ${BENCH_ARGS:-}
+}
+
+# ---- the run ------------------------------------------------------------------------------------------------------------
+
+# Seconds that each may take, times SLOW; without the build, 9 minutes in all.
+budget() { echo $(($(seconds_of "$1") * ${SLOW:-1})); }
+seconds_of() {
+    case $1 in
+    build) echo 420 ;; kernels) echo 90 ;; goldens) echo 40 ;; proofs) echo 60 ;; agree) echo 30 ;; twice) echo 30 ;;
+    memcheck) echo 60 ;; racecheck) echo 60 ;; hf) echo 80 ;; bench) echo 90 ;;
+    esac
+}
+stages="build kernels goldens proofs agree twice memcheck racecheck hf bench"
+for stage in "$@"; do
+    case " $stages " in *" $stage "*) ;; *) echo "tests/gpu/run.sh: unknown stage: $stage ($stages)" >&2; exit 2 ;; esac
+done
+
+if [ "${FUSEBOX_GPU_STAGE:-}" ]; then # the stage alone, in a process that can be killed with all its children
+    stage_"$FUSEBOX_GPU_STAGE"
+    exit
+fi
+failed=0
+table=
+for stage in ${@:-$stages}; do
+    echo "== $stage"
+    start=$EPOCHREALTIME status=0
+    FUSEBOX_GPU_STAGE=$stage FUSEBOX=${given:-} timeout -k 5 "$(budget "$stage")" bash "$0" >"$OUT/$stage.txt" 2>&1 || status=$?
+    seconds=$(((${EPOCHREALTIME/./} - ${start/./}) / 100000))
+    case $status in
+    0) verdict=pass ;;
+    77) verdict=skipped ;;
+    124 | 137) verdict="FAIL (over $(budget "$stage") s)" ;;
+    *) verdict=FAIL ;;
+    esac
+    grep -vE '^ok' "$OUT/$stage.txt" | tail -n 60
+    case $verdict in FAIL*) failed=1 ;; esac
+    counted="$(grep -cE '^ok' "$OUT/$stage.txt") ok, $(grep -cE '^not ok' "$OUT/$stage.txt") not ok"
+    table+=$(printf '%-10s %-20s %5d.%d s  %s' "$stage" "$verdict" $((seconds / 10)) $((seconds % 10)) "$counted")$'\n'
+done
+echo
+printf '%-10s %-20s %8s\n' stage verdict time
+printf '%s' "$table"
+echo "logs: $OUT"
+exit $failed
