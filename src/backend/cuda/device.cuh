@@ -1,10 +1,11 @@
 /* What all CUDA kernels share: element types, loads, reductions, launches.
  *
- * Kernels are compiled by nvcc, and once more by a host compiler for the tests (FB_EMULATED: tests/support/emulate),
- * so that what they compute is checked on machines without a GPU. Hence: 16-bit floats are uint16_t, converted here;
- * instructions that C does not have are functions here, with both forms; a launch is FB_LAUNCH; dynamic shared memory
- * is FB_SHARED. nvcc is told not to contract a * b + c: where one rounding is meant, it says fmaf. That is what makes
- * a fused kernel and the plain ones agree to the bit. */
+ * Kernels are compiled by nvcc, and once more by a host compiler for the tests (FB_EMULATED:
+ * tests/support/emulate), so that what they compute is checked on machines without a GPU. Hence: 16-bit
+ * floats are uint16_t, converted here; instructions that C does not have are functions here, with both forms;
+ * a launch is FB_LAUNCH; dynamic shared memory is FB_SHARED. nvcc is told not to contract a * b + c: where
+ * one rounding is meant, it says fmaf. That is what makes a fused kernel and the plain ones agree to the bit.
+ */
 #ifndef FB_BACKEND_CUDA_DEVICE_CUH
 #define FB_BACKEND_CUDA_DEVICE_CUH
 
@@ -26,7 +27,8 @@
 #define FB_DEVICE   __device__ __forceinline__
 #define FB_HOST_DEV __host__ __device__ __forceinline__
 
-/* ---- element types -------------------------------------------------------------------------------------- */
+/* ---- element types --------------------------------------------------------------------------------------
+ */
 
 struct fb_half {
     uint16_t bits;
@@ -79,11 +81,13 @@ template <class T> FB_DEVICE float fb_rounded(float x) { return fb_widen(fb_narr
         }                                                                                                    \
     } while (0)
 
-/* ---- memory --------------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------------------
+ */
 
 /* Sixteen bytes that are read once and never again: past the first-level cache. */
 FB_DEVICE uint4 fb_load_stream(const void *p) {
 #ifdef FB_EMULATED
+    if ((uintptr_t)p & 15) __builtin_trap(); /* as the device would */
     return *(const uint4 *)p;
 #else
     uint4 v;
@@ -94,14 +98,15 @@ FB_DEVICE uint4 fb_load_stream(const void *p) {
 #endif
 }
 
-/* Sixteen bytes from global to shared memory without a register between; all before the last but `n` groups have
- * arrived after fb_copy_wait<n>. */
+/* Sixteen bytes from global to shared memory without a register between; all before the last but `n` groups
+ * have arrived after fb_copy_wait<n>. */
 FB_DEVICE void fb_copy_16(void *shared, const void *global) {
 #ifdef FB_EMULATED
     memcpy(shared, global, 16);
 #else
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)),
-                 "l"(global));
+    asm volatile(
+        "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)),
+        "l"(global));
 #endif
 }
 FB_DEVICE void fb_copy_commit() {
@@ -117,7 +122,8 @@ template <int n> FB_DEVICE void fb_copy_wait() {
 
 FB_HOST_DEV bool fb_aligned(const void *p, int bytes) { return ((uintptr_t)p & (uintptr_t)(bytes - 1)) == 0; }
 
-/* ---- reductions: the order of a sum never depends on timing --------------------------------------------- */
+/* ---- reductions: the order of a sum never depends on timing ---------------------------------------------
+ */
 
 FB_DEVICE float fb_warp_sum(float x) {
     for (int step = 16; step; step >>= 1) x += __shfl_xor_sync(FB_ALL, x, step);
@@ -128,10 +134,11 @@ FB_DEVICE float fb_warp_max(float x) {
     return x;
 }
 
-/* The sum over a block of up to 32 warps, in every thread; `room`: 33 floats of shared memory, which may be used again
- * after the next __syncthreads. All threads of the block must come here. */
+/* The sum over a block of up to 32 warps, in every thread; `room`: 33 floats of shared memory, which may be
+ * used again after the next __syncthreads. All threads of the block must come here. */
 FB_DEVICE float fb_block_sum(float x, float *room) {
-    int warp = threadIdx.x / FB_WARP, lane = threadIdx.x % FB_WARP, warps = (blockDim.x + FB_WARP - 1) / FB_WARP;
+    int warp = threadIdx.x / FB_WARP, lane = threadIdx.x % FB_WARP,
+        warps = (blockDim.x + FB_WARP - 1) / FB_WARP;
     x = fb_warp_sum(x);
     if (lane == 0) room[warp] = x;
     __syncthreads();
@@ -143,11 +150,12 @@ FB_DEVICE float fb_block_sum(float x, float *room) {
     return room[32];
 }
 
-/* ---- launches ------------------------------------------------------------------------------------------- */
+/* ---- launches -------------------------------------------------------------------------------------------
+ */
 
-/* With overlap, a kernel starts while the one before it still runs: what comes before fb_wait_for_previous may touch
- * nothing but weights and its own shared memory. Every thread of every kernel must pass it, also one that has nothing
- * to do, or the kernel after the next could start too early. */
+/* With overlap, a kernel starts while the one before it still runs: what comes before fb_wait_for_previous
+ * may touch nothing but weights and its own shared memory. Every thread of every kernel must pass it, also
+ * one that has nothing to do, or the kernel after the next could start too early. */
 FB_DEVICE void fb_wait_for_previous() {
 #if !defined FB_EMULATED && defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -169,13 +177,17 @@ extern __shared__ __align__(16) unsigned char fb_shared_memory[];
 #define FB_SHARED(type, name) type *name = (type *)fb_shared_memory
 
 template <class... P, class... A>
-static int fb_launch(const fb_cuda_context *cx, dim3 grid, dim3 block, size_t shared_bytes, void (*kernel)(P...),
-                     A... args) {
+static int fb_launch(const fb_cuda_context *cx, dim3 grid, dim3 block, size_t shared_bytes,
+                     void (*kernel)(P...), A... args) {
     if (shared_bytes > 48 * 1024) {
-        cudaError_t raised = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                  (int)shared_bytes);
+        cudaError_t raised = cudaFuncSetAttribute(
+            (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
         if (raised != cudaSuccess) return raised;
     }
+    /* Kernels that divide a multiprocessor's memory alike can run side by side. */
+    cudaError_t divided = cudaFuncSetAttribute(
+        (const void *)kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+    if (divided != cudaSuccess) return divided;
     cudaLaunchAttribute overlap;
     overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     overlap.val.programmaticStreamSerializationAllowed = 1;
@@ -188,7 +200,8 @@ static int fb_launch(const fb_cuda_context *cx, dim3 grid, dim3 block, size_t sh
     config.numAttrs = cx->overlap ? 1 : 0;
     return cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...);
 }
-/* Launches kernel(…); the value is a cudaError_t. A kernel that is a template with commas stands in parentheses. */
+/* Launches kernel(…); the value is a cudaError_t. A kernel that is a template with commas stands in
+ * parentheses. */
 #define FB_LAUNCH(cx, grid, block, shared_bytes, kernel, ...)                                                \
     fb_launch(cx, grid, block, shared_bytes, kernel, __VA_ARGS__)
 #endif

@@ -234,6 +234,7 @@ FB_DEVICE void gemm_finish_rows(const gemm_job &job, const gemm_unit &unit, int 
 /* `bytes` (4, 8 or 16) from global to shared memory in the background, or zeros. */
 template <int bytes> FB_DEVICE void gemm_copy(void *shared, const void *global, bool real) {
 #ifdef FB_EMULATED
+    if (((uintptr_t)shared | (uintptr_t)global) & (bytes - 1)) __builtin_trap(); /* as the device would */
     if (real)
         memcpy(shared, global, bytes);
     else

@@ -6,7 +6,8 @@
  *  - a weight of Q8_0 or Q4_0 (`packed`) has the integers of all blocks, row after row (32 bytes a block, or
  * 16 whose byte i has element i in its low and element i + 16 in its high nibble, plus 8), then all scales
  * (float16) in the same order; no other quantised type comes here;
- *  - quantised activations are fb_q8 blocks (base/quant.h), as on the CPU;
+ *  - quantised activations are fb_q8 blocks (base/quant.h), as on the CPU; a row begins at a multiple of 8
+ * bytes;
  *  - of a cache, k and v are [heads, capacity, width];
  *  - call->position means nothing: the position of the first row is read from *cx->position, in the kernel,
  * so that a recorded graph serves every step. */

@@ -104,6 +104,7 @@ static void plan_segment(mv_plan *plan, int at, const fb_call *call, int s, bool
     bool floats = fb_dtype_is_float(w->dtype);
     seg->rows = (int32_t)w->rows;
     seg->cols = (int32_t)w->cols;
+    seg->raw_at = seg->norm_at = -1;
     shape_of(seg, chunk_of(w->dtype));
     seg->w = (const uint8_t *)w->data;
     if (floats) {

@@ -9,9 +9,10 @@
  *
  * The order of a dot product's sum depends on the number of columns, the weight's dtype and the way of
  * multiplying alone (shape_of in linear.cu): a row is cut into chunks of 16 bytes; `lanes` threads take
- * chunks l, l + lanes, … of a piece, each adds its products one after the other, the lanes are added as a
- * tree and the pieces in their order. Which warp takes which piece of which row has no influence, nor have
- * the number of rows, other segments, or what is done with the result. */
+ * chunks l, l + lanes, … of a piece, each adds them one after the other (of 8 elements: two chains of 4, so
+ * that chunks do not wait for each other), the lanes are added as a tree and the pieces in their order. Which
+ * warp takes which piece of which row has no influence, nor have the number of rows, other segments, or what
+ * is done with the result. */
 #ifndef FB_BACKEND_CUDA_MATVEC_CUH
 #define FB_BACKEND_CUDA_MATVEC_CUH
 
@@ -242,11 +243,18 @@ template <class W, class X, int M, int R> struct mv_products {
 #pragma unroll
                 for (int i = 0; i < 4; i++) mv_unpack(X(), mv_word(v, i), xs + 2 * i);
 #pragma unroll
-                for (int r = 0; r < R; r++)
+                for (int r = 0; r < R; r++) {
+                    float low = xs[0] * all[r][0], high = xs[4] * all[r][4];
 #pragma unroll
-                    for (int i = 0; i < 8; i++) acc[r * M + m] = fmaf(xs[i], all[r][i], acc[r * M + m]);
+                    for (int i = 1; i < 4; i++) {
+                        low = fmaf(xs[i], all[r][i], low);
+                        high = fmaf(xs[4 + i], all[r][4 + i], high);
+                    }
+                    acc[r * M + m] += low + high;
+                }
             }
         } else {
+            float pair[R * M]; /* of quads: as above for chunks of 8 */
 #pragma unroll
             for (int q = 0; q < mv_elements<W>::value / 4; q++) {
                 float ws[R][4];
@@ -257,9 +265,13 @@ template <class W, class X, int M, int R> struct mv_products {
                     float xs[4];
                     mv_x_quad((const float *)(x + m * x_bytes), chunks, chunk, q, xs);
 #pragma unroll
-                    for (int r = 0; r < R; r++)
+                    for (int r = 0; r < R; r++) {
+                        float quad = xs[0] * ws[r][0];
 #pragma unroll
-                        for (int i = 0; i < 4; i++) acc[r * M + m] = fmaf(xs[i], ws[r][i], acc[r * M + m]);
+                        for (int i = 1; i < 4; i++) quad = fmaf(xs[i], ws[r][i], quad);
+                        pair[r * M + m] = q % 2 ? pair[r * M + m] + quad : quad;
+                        if (q % 2 || mv_elements<W>::value == 4) acc[r * M + m] += pair[r * M + m];
+                    }
                 }
             }
         }
@@ -301,21 +313,33 @@ template <class W, int M, int R> struct mv_products<W, mv_blocks, M, R> {
 /* ---- inputs ---------------------------------------------------------------------------------------------
  */
 
+/* Where a segment's input and its norm's weights are: in global memory, or in shared memory already. */
+struct mv_source {
+    const void *x, *norm_w, *norm_b;
+};
+FB_DEVICE mv_source mv_source_of(const mv_segment &seg, const uint8_t *shared) {
+    if (seg.raw_at < 0) return {seg.x, seg.norm_w, seg.norm_b};
+    int norm_at = seg.norm_at, bytes = seg.cols * (seg.norm_w_type == FB_F32 ? 4 : 2);
+    if (norm_at < 0) return {shared + seg.raw_at, seg.norm_w, seg.norm_b};
+    return {shared + seg.raw_at, shared + norm_at, seg.norm_b ? shared + norm_at + bytes : NULL};
+}
+
 /* Elements i to i + 7 of row m of a segment's input, as the linear multiplies them; zeros beyond the row. */
 template <class T>
-FB_DEVICE void mv_input_8(const mv_segment &seg, int m, int i, fb_row_stats stats, float *to) {
-    const T *x = (const T *)seg.x + m * seg.x_stride;
+FB_DEVICE void mv_input_8(const mv_segment &seg, const mv_source &from, int m, int i, fb_row_stats stats,
+                          float *to) {
+    const T *x = (const T *)from.x + m * seg.x_stride;
     int count = fb_norm_chunk(x, seg.cols, i / 8, fb_aligned(x, 16), to);
     if (seg.norm == FB_OP_COUNT) return;
     float w[8], b[8];
     if (count == 8) {
-        fb_norm_weight_8(seg.norm_w, seg.norm_w_type, i, w);
-        fb_norm_weight_8(seg.norm_b, seg.norm_b_type, i, b);
+        fb_norm_weight_8(from.norm_w, seg.norm_w_type, i, w);
+        fb_norm_weight_8(from.norm_b, seg.norm_b_type, i, b);
     } else {
 #pragma unroll
         for (int k = 0; k < 8; k++) {
-            w[k] = k < count ? fb_norm_weight(seg.norm_w, seg.norm_w_type, i + k) : 0;
-            b[k] = k < count ? fb_norm_weight(seg.norm_b, seg.norm_b_type, i + k) : 0;
+            w[k] = k < count ? fb_norm_weight(from.norm_w, seg.norm_w_type, i + k) : 0;
+            b[k] = k < count ? fb_norm_weight(from.norm_b, seg.norm_b_type, i + k) : 0;
         }
     }
 #pragma unroll
@@ -338,12 +362,13 @@ template <class X> FB_DEVICE void mv_stage_8(X *row, int, int, int i, const floa
 
 /* A segment's rows of T into shared memory as X. */
 template <class T, class W, class X> struct mv_stage {
-    static FB_DEVICE void rows(const mv_segment &seg, int ms, uint8_t *to, const fb_row_stats *stats) {
+    static FB_DEVICE void rows(const mv_segment &seg, const mv_source &from, int ms, uint8_t *to,
+                               const fb_row_stats *stats) {
         int eights = (seg.chunks * mv_elements<W>::value + 7) / 8;
         for (int m = 0; m < ms; m++)
             for (int e = (int)threadIdx.x; e < eights; e += (int)blockDim.x) {
                 float v[8];
-                mv_input_8<T>(seg, m, 8 * e, stats[m], v);
+                mv_input_8<T>(seg, from, m, 8 * e, stats[m], v);
                 mv_stage_8((X *)(to + m * seg.x_bytes), seg.chunks, mv_elements<W>::value / 4, 8 * e, v);
             }
     }
@@ -387,25 +412,27 @@ FB_DEVICE void mv_load_4(fb_dtype type, const void *p, int i, float *to) {
 
 /* Elements i to i + 3, all of which there are. */
 template <class T>
-FB_DEVICE void mv_input_4(const mv_segment &seg, int m, int i, fb_row_stats stats, float *to) {
-    mv_load_4((const T *)seg.x + m * seg.x_stride + i, to);
+FB_DEVICE void mv_input_4(const mv_segment &seg, const mv_source &from, int m, int i, fb_row_stats stats,
+                          float *to) {
+    mv_load_4((const T *)from.x + m * seg.x_stride + i, to);
     if (seg.norm == FB_OP_COUNT) return;
     float w[4], b[4] = {0, 0, 0, 0};
-    mv_load_4(seg.norm_w_type, seg.norm_w, i, w);
-    if (seg.norm_b) mv_load_4(seg.norm_b_type, seg.norm_b, i, b);
+    mv_load_4(seg.norm_w_type, from.norm_w, i, w);
+    if (from.norm_b) mv_load_4(seg.norm_b_type, from.norm_b, i, b);
 #pragma unroll
     for (int k = 0; k < 4; k++) to[k] = fb_rounded<T>(fb_norm_apply(seg.norm, to[k], stats, w[k], b[k]));
 }
 
 template <class T, class W> struct mv_stage<T, W, mv_blocks> {
-    static FB_DEVICE void rows(const mv_segment &seg, int ms, uint8_t *to, const fb_row_stats *stats) {
+    static FB_DEVICE void rows(const mv_segment &seg, const mv_source &from, int ms, uint8_t *to,
+                               const fb_row_stats *stats) {
         int blocks = seg.cols / 32, part = (int)threadIdx.x % FB_Q8_THREADS;
         for (int m = 0; m < ms; m++)
             for (int b0 = 0; b0 < blocks; b0 += (int)blockDim.x / FB_Q8_THREADS) {
                 int b = b0 + (int)threadIdx.x / FB_Q8_THREADS;
                 bool there = b < blocks;
                 float v[4];
-                mv_input_4<T>(seg, m, (there ? b : 0) * 32 + part * 4, stats[m], v);
+                mv_input_4<T>(seg, from, m, (there ? b : 0) * 32 + part * 4, stats[m], v);
                 fb_quad quad = fb_quantize_quad(v);
                 if (!there) continue;
                 uint8_t *row = to + m * seg.x_bytes;
@@ -431,10 +458,11 @@ template <class W> FB_DEVICE void mv_stage_given(const mv_segment &seg, int ms, 
 }
 
 template <class T, int M>
-FB_DEVICE void mv_statistics(const mv_plan &plan, const mv_segment &seg, float *room, fb_row_stats *stats) {
+FB_DEVICE void mv_statistics(const mv_plan &plan, const mv_segment &seg, const mv_source &from, float *room,
+                             fb_row_stats *stats) {
     int warp = (int)threadIdx.x / FB_WARP, warps = (int)blockDim.x / FB_WARP;
     if (M == 1) {
-        fb_row_stats of = fb_norm_stats(seg.norm, (const T *)seg.x, seg.cols, seg.eps, room);
+        fb_row_stats of = fb_norm_stats(seg.norm, (const T *)from.x, seg.cols, seg.eps, room);
         if (threadIdx.x == 0) stats[0] = of;
     } else {
         for (int m = warp; m < plan.ms; m += warps) {
@@ -452,8 +480,9 @@ FB_DEVICE void mv_stage_inputs(const mv_plan &plan, uint8_t *shared, float *room
     for (int s = 0; s < plan.segments; s++) {
         const mv_segment &seg = plan.seg[s];
         if (!seg.stages) continue;
-        if (seg.norm != FB_OP_COUNT && !seg.same_stats) mv_statistics<T, M>(plan, seg, room, stats);
-        mv_stage<T, W, X>::rows(seg, plan.ms, shared + seg.x_at, stats);
+        mv_source from = mv_source_of(seg, shared);
+        if (seg.norm != FB_OP_COUNT && !seg.same_stats) mv_statistics<T, M>(plan, seg, from, room, stats);
+        mv_stage<T, W, X>::rows(seg, from, plan.ms, shared + seg.x_at, stats);
         __syncthreads(); /* stats may change now */
     }
 }
@@ -779,13 +808,6 @@ template <class W, class X, int M> static int mv_launch_rows(mv_plan *plan, cons
     bytes = fixed + warps * ring;
     int grid = plan->groups < cx->limits->sms ? plan->groups : cx->limits->sms;
     if (plan->results && grid > MV_MOST_BLOCKS) grid = MV_MOST_BLOCKS;
-#ifndef FB_EMULATED
-    /* The first-level cache is of no use here, and kernels that divide memory alike can run side by side. */
-    cudaError_t code =
-        cudaFuncSetAttribute((const void *)mv_kernel<W, X, M>, cudaFuncAttributePreferredSharedMemoryCarveout,
-                             cudaSharedmemCarveoutMaxShared);
-    if (code != cudaSuccess) return code;
-#endif
     return FB_LAUNCH(cx, dim3((unsigned)grid), dim3((unsigned)(warps * FB_WARP)), (size_t)bytes,
                      (mv_kernel<W, X, M>), *plan);
 }

@@ -17,14 +17,16 @@ typedef struct mv_segment {
     int64_t row_bytes;
     int32_t rows, cols;
     int32_t chunks, shift, lanes, steps, pieces; /* the order of sums: shape_of in linear.cu */
-    int32_t passes; /* of a warp over the rows of a group, one by one: a power of two */
-    int32_t items;  /* passes * pieces */
-    int32_t group;  /* its first one */
+    int32_t passes;     /* of a warp over the rows of a group, one by one: a power of two */
+    int32_t items;      /* passes * pieces */
+    int32_t group;      /* its first one */
+    int32_t each, more; /* matvec_one.cuh: rows of a block, by R, and how many blocks have one more */
     /* The input, staged once for all segments that read the same. */
     const void *x;
     int64_t x_stride;
     int32_t x_bytes;         /* of a staged row */
     int32_t x_at, same;      /* its place in shared memory; the segment that stages it */
+    int32_t raw_at, norm_at; /* of x before its norm, and of the norm's weights; -1: not in shared memory */
     bool stages, same_stats; /* same_stats: as the segment that was staged before */
     fb_op_kind norm, act;
     float eps;

@@ -2,35 +2,47 @@
  * as matvec.cuh's kernel, with less around them.
  *
  * A warp takes R rows' pieces of at most S chunks a lane: R * S loads of 16 bytes are asked for at once and
- * land in registers, then they are multiplied. Three blocks of eight warps a multiprocessor: while one warp
- * computes (about 20 instructions a chunk, of some 100 that the memory's speed leaves time for), the others'
- * loads are on their way: 24 warps * 10 chunks * 512 bytes are 120 KiB a multiprocessor, of which 34 KiB
- * would do at 4.5 TB/s and 1 us. Before it waits for the kernel before it, each warp asks the second-level
- * cache for its first pieces.
+ * land in registers, then they are multiplied: about 20 instructions a chunk, of some 100 that the memory's
+ * speed leaves time for. 16 warps * 10 chunks * 512 bytes are 80 KiB on their way in a multiprocessor, of
+ * which 34 KiB would do at 4.5 TB/s and 1 us. Before it waits for the kernel before it, each warp asks the
+ * second-level cache for its first pieces.
  *
  * (A ring of cp.async with a run-ahead reader took 80 instructions a chunk and reached 2.9 TB/s of 4.5.) */
 #ifndef FB_BACKEND_CUDA_MATVEC_ONE_CUH
 #define FB_BACKEND_CUDA_MATVEC_ONE_CUH
 
+/* Three blocks of 256 threads leave each 80 registers, four 64: weights that are not quantised make do with
+ * those. */
+#ifndef MV1_FLOAT_BLOCKS
+#define MV1_FLOAT_BLOCKS 4
+#endif
+#ifndef MV1_QUANT_BLOCKS
+#define MV1_QUANT_BLOCKS 3
+#endif
+#ifndef MV1_AHEAD
+#define MV1_AHEAD 1 /* pieces of a warp that are fetched into the second-level cache before the wait */
+#endif
 #define MV1_THREADS 256
 #define MV1_WARPS   (MV1_THREADS / FB_WARP)
-#define MV1_BLOCKS  3 /* of a multiprocessor */
-#define MV1_AHEAD   2 /* pieces of a warp that are fetched into the second-level cache before the wait */
+template <class W> struct mv1_block {
+    static const int count = mv_quantised<W>::value ? MV1_QUANT_BLOCKS : MV1_FLOAT_BLOCKS;
+};
 
-/* A block's rows of a segment, and where their partial sums begin. */
+/* A block's rows of a segment, and where their partial sums begin. The first `more` blocks have one unit
+ * more. */
 struct mv1_share {
     int first, end, at;
 };
 template <int R> FB_DEVICE mv1_share mv1_share_of(const mv_plan &plan, int s) {
-    int at = 0;
+    int at = 0, block = (int)blockIdx.x;
     mv1_share share;
     for (int i = 0;; i++) {
-        int units = (plan.seg[i].rows + R - 1) / R;
-        share.first = (int)((int64_t)blockIdx.x * units / gridDim.x) * R;
-        share.end = min((int)((int64_t)(blockIdx.x + 1) * units / gridDim.x) * R, plan.seg[i].rows);
+        const mv_segment &seg = plan.seg[i];
+        share.first = (block * seg.each + min(block, seg.more)) * R;
+        share.end = min(share.first + (seg.each + (block < seg.more)) * R, seg.rows);
         share.at = at;
         if (i == s) return share;
-        if (!plan.combined) at += (share.end - share.first) * plan.seg[i].pieces;
+        if (!plan.combined) at += (share.end - share.first) * seg.pieces;
     }
 }
 
@@ -99,13 +111,19 @@ FB_DEVICE void mv1_run_item(const mv_segment &seg, const mv1_item &item, const u
     float acc[R];
 #pragma unroll
     for (int r = 0; r < R; r++) acc[r] = 0;
+        /* No branch: a chunk that is not there is multiplied like another one, and not added. */
 #pragma unroll
     for (int j = 0; j < S; j++) {
-        if (j >= steps || chunk + j * FB_WARP >= chunks) continue;
-        float scales[R];
+        bool there = j < steps && chunk + j * FB_WARP < chunks;
+        float scales[R], more[R];
 #pragma unroll
-        for (int r = 0; r < R; r++) scales[r] = mv_quantised<W>::value ? fb_widen(fb_half{scale[j][r]}) : 1;
-        mv_products<W, X, 1, R>::add(w[j], scales, x, 0, chunks, chunk + j * FB_WARP, acc);
+        for (int r = 0; r < R; r++) {
+            scales[r] = mv_quantised<W>::value ? fb_widen(fb_half{scale[j][r]}) : 1;
+            more[r] = acc[r];
+        }
+        mv_products<W, X, 1, R>::add(w[j], scales, x, 0, chunks, there ? chunk + j * FB_WARP : 0, more);
+#pragma unroll
+        for (int r = 0; r < R; r++) acc[r] = there ? more[r] : acc[r];
     }
 #pragma unroll
     for (int r = 0; r < R; r++) {
@@ -135,8 +153,39 @@ template <int R> FB_DEVICE mv_best mv1_look(const mv_plan &plan, const float *pa
     return best;
 }
 
+/* Whole copies of 16 bytes into shared memory. */
+FB_DEVICE void mv1_copy(uint8_t *to, const void *from, int bytes) {
+    for (int at = (int)threadIdx.x * 16; at < bytes; at += MV1_THREADS * 16)
+        fb_copy_16(to + at, (const uint8_t *)from + at);
+}
+
+/* A norm reads its row twice and its weights once: from shared memory that costs no trip to the second-level
+ * cache each. Weights come before the wait, rows after it. */
+FB_DEVICE void mv1_copy_norms(const mv_plan &plan, uint8_t *shared) {
+    for (int s = 0; s < plan.segments; s++) {
+        const mv_segment &seg = plan.seg[s];
+        if (!seg.stages || seg.norm_at < 0) continue;
+        int bytes = seg.cols * (seg.norm_w_type == FB_F32 ? 4 : 2);
+        mv1_copy(shared + seg.norm_at, seg.norm_w, bytes);
+        if (seg.norm_b) mv1_copy(shared + seg.norm_at + bytes, seg.norm_b, bytes);
+    }
+}
+FB_DEVICE void mv1_copy_rows(const mv_plan &plan, uint8_t *shared) {
+    int bytes = plan.x_type == FB_F32 ? 4 : 2, last = -1;
+    for (int s = 0; s < plan.segments; s++) {
+        const mv_segment &seg = plan.seg[s];
+        if (!seg.stages || seg.raw_at < 0 || seg.raw_at == last) continue;
+        last = seg.raw_at;
+        mv1_copy(shared + seg.raw_at, seg.x, seg.cols * bytes);
+    }
+    fb_copy_commit();
+    fb_copy_wait<0>();
+    __syncthreads();
+}
+
 template <class W, class X, int R, int S>
-__global__ void __launch_bounds__(MV1_THREADS, MV1_BLOCKS) mv1_kernel(const __grid_constant__ mv_plan plan) {
+__global__ void __launch_bounds__(MV1_THREADS, mv1_block<W>::count)
+    mv1_kernel(const __grid_constant__ mv_plan plan) {
     FB_SHARED(uint8_t, shared);
     __shared__ fb_row_stats stats[MV_MOST_ROWS];
     __shared__ int last;
@@ -153,14 +202,12 @@ __global__ void __launch_bounds__(MV1_THREADS, MV1_BLOCKS) mv1_kernel(const __gr
         ahead.piece += MV1_WARPS;
         mv1_settle<R>(plan, ahead);
     }
-    for (int s = 0; s < plan.segments; s++) {
-        const mv_segment &seg = plan.seg[s];
-        mv_warm(seg.norm_w, seg.cols * (seg.norm_w_type == FB_F32 ? 4 : 2));
-        mv_warm(seg.norm_b, seg.cols * (seg.norm_b_type == FB_F32 ? 4 : 2));
-        mv_warm(seg.bias, seg.rows * (seg.bias_type == FB_F32 ? 4 : 2));
-    }
+    mv1_copy_norms(plan, shared);
+    for (int s = 0; s < plan.segments; s++)
+        mv_warm(plan.seg[s].bias, plan.seg[s].rows * (plan.seg[s].bias_type == FB_F32 ? 4 : 2));
     fb_wait_for_previous();
     float *partial = (float *)(shared + plan.partial_at);
+    mv1_copy_rows(plan, shared);
     mv_stage_all<W, X, 1>(plan, shared, partial, stats);
     __syncthreads();
 
@@ -181,6 +228,31 @@ __global__ void __launch_bounds__(MV1_THREADS, MV1_BLOCKS) mv1_kernel(const __gr
         mv1_finish<R>(plan, partial);
 }
 
+/* Room for what mv1_copy_norms and mv1_copy_rows bring, from `at` on; its end. */
+static int64_t mv1_place_norms(mv_plan *plan, int64_t at) {
+    int64_t element = plan->x_type == FB_F32 ? 4 : 2;
+    for (int s = 0; s < plan->segments; s++) {
+        mv_segment *seg = &plan->seg[s];
+        if (seg->norm == FB_OP_COUNT || !seg->stages) continue;
+        int64_t row = seg->cols * element, weights = seg->cols * (seg->norm_w_type == FB_F32 ? 4 : 2);
+        if (row % 16 == 0 && fb_aligned(seg->x, 16)) {
+            for (int e = 0; e < s; e++)
+                if (plan->seg[e].raw_at >= 0 && plan->seg[e].x == seg->x && plan->seg[e].cols == seg->cols)
+                    seg->raw_at = plan->seg[e].raw_at;
+            if (seg->raw_at < 0) {
+                seg->raw_at = (int32_t)at;
+                at += row;
+            }
+        }
+        bool alike = !seg->norm_b || seg->norm_b_type == seg->norm_w_type;
+        if (seg->raw_at >= 0 && weights % 16 == 0 && alike) {
+            seg->norm_at = (int32_t)at;
+            at += weights * (seg->norm_b ? 2 : 1);
+        }
+    }
+    return at;
+}
+
 template <class W, class X, int R, int S> static int mv1_launch_as(mv_plan *plan, const fb_cuda_context *cx) {
     int64_t rows = 0, sums = 0;
     for (int s = 0; s < plan->segments; s++) {
@@ -189,15 +261,24 @@ template <class W, class X, int R, int S> static int mv1_launch_as(mv_plan *plan
         sums += units * R * plan->seg[s].pieces;
     }
     plan->slots = plan->combined ? plan->seg[0].pieces + (plan->segments == 2 ? plan->seg[1].pieces : 0) : 0;
-    int64_t grid = (int64_t)MV1_BLOCKS * cx->limits->sms;
+    int64_t grid = (int64_t)mv1_block<W>::count * cx->limits->sms;
     if (grid > rows) grid = rows;
     if (plan->results && grid > MV_MOST_BLOCKS) grid = MV_MOST_BLOCKS;
+    for (int s = 0; s < plan->segments; s++) {
+        int64_t units = (plan->seg[s].rows + R - 1) / R;
+        plan->seg[s].each = (int32_t)(units / grid);
+        plan->seg[s].more = (int32_t)(units % grid);
+    }
     /* Every block's share is rounded up to whole units, in every segment. */
     int64_t most = sums / grid;
     for (int s = 0; s < plan->segments; s++) most += R * plan->seg[s].pieces;
     int64_t partial = (most * (int64_t)sizeof(float) + 15) / 16 * 16;
     if (partial < (int64_t)(FB_NORM_ROOM * sizeof(float))) partial = FB_NORM_ROOM * sizeof(float);
-    int64_t bytes = mv_place_inputs<W, X>(plan, 1) + partial;
+    int64_t bytes = mv_place_inputs<W, X>(plan, 1) + partial, with_norms = mv1_place_norms(plan, bytes);
+    if (with_norms <= cx->limits->shared_limit - 256)
+        bytes = with_norms;
+    else
+        for (int s = 0; s < plan->segments; s++) plan->seg[s].raw_at = plan->seg[s].norm_at = -1;
     if (bytes > cx->limits->shared_limit - 256) return MV_TOO_LARGE;
     return FB_LAUNCH(cx, dim3((unsigned)grid), dim3(MV1_THREADS), (size_t)bytes, (mv1_kernel<W, X, R, S>),
                      *plan);

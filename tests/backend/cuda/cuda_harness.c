@@ -16,8 +16,9 @@ int64_t cuda_launched[FB_OP_COUNT];
 #define FUNCTIONS(X)                                                                                         \
     X(fb_gpu_open)                                                                                           \
     X(fb_gpu_describe)                                                                                       \
-    X(fb_gpu_context) X(fb_gpu_take) X(fb_gpu_give) X(fb_gpu_upload) X(fb_gpu_download) X(fb_gpu_wait)       \
-        X(fb_gpu_check) X(fb_cuda_linear_scratch) X(fb_cuda_attention_scratch)
+    X(fb_gpu_context)                                                                                        \
+    X(fb_gpu_take) X(fb_gpu_give) X(fb_gpu_upload) X(fb_gpu_download) X(fb_gpu_wait) X(fb_gpu_check)         \
+        X(fb_cuda_linear_scratch) X(fb_cuda_attention_scratch)
 
 static struct {
     bool tried, emulated;
@@ -164,12 +165,20 @@ static void add_range(image *im, const uint8_t *begin, const uint8_t *end, bool 
         .host = begin, .bytes = end - begin, .skew = (int64_t)((uintptr_t)begin % 64), .written = written};
 }
 
+/* Whether a view is quantised blocks, whose rows lie at multiples of 8 bytes (kernel.h). */
+static bool has_blocks(const fb_call *call, const fb_view *v) {
+    for (int s = 0; s < FB_MAX_SEGMENTS; s++)
+        if (v == &call->in[s] && call->attr.segment[s].dot == FB_DOT_GIVEN) return true;
+    return false;
+}
+
 static void add_view(image *im, const fb_call *call, const fb_view *v, bool written) {
     if (!v->data) return;
     int64_t last = v->width ? v->width : call->position + call->rows;
     const uint8_t *end =
         fb_at(v->data, v->dtype, (call->rows - 1) * v->row_stride + (v->heads - 1) * v->head_stride + last);
     add_range(im, v->data, end, written);
+    if (has_blocks(call, v)) im->regions[im->count - 1].skew &= ~(int64_t)7;
 }
 
 /* Quants of all rows, then their scales. */
