@@ -61,7 +61,7 @@ fuzzers: $(FUZZ_TARGETS)
 # Versions of clang-format disagree about layout; 14 (Debian 12) decides. Another one is asked to lay out nothing.
 FORMAT_VERSION := 14
 CLANG_FORMAT   ?= $(firstword $(shell command -v clang-format-$(FORMAT_VERSION) clang-format))
-C_FILES         = $(shell find src include tests examples -name '*.[ch]' 2>/dev/null | sort)
+C_FILES         = $(shell find src include tests examples bench -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' 2>/dev/null | sort)
 has_format      = $(CLANG_FORMAT) --version | grep -q 'version $(FORMAT_VERSION)\.'
 
 fmt: | $(TEST_DEPS)

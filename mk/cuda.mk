@@ -37,7 +37,8 @@ $(BUILD)/libfusebox_cuda.so: $(CUDA_OBJ) $(CUDA_HOST_OBJ) $(LIB_STATIC)
 # ---- the same kernels, compiled for the host, for the tests -----------------------------------------------------------
 EMULATED_SRC := $(filter-out src/backend/cuda/device.cu,$(CUDA_SRC)) $(sort $(wildcard tests/support/emulate/*.cpp))
 EMULATED_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(EMULATED_SRC))
-LIB_EMULATED := $(if $(filter x86_64,$(ARCH)),$(BUILD)/tests/libfusebox_cuda_emulated.so)
+# Not under the sanitizers, which do not follow its changes of stack.
+LIB_EMULATED := $(if $(SAN)$(FUZZ),,$(if $(filter x86_64,$(ARCH)),$(BUILD)/tests/libfusebox_cuda_emulated.so))
 
 $(BUILD)/obj/emulated/%.o: % | $(DEPS)
 	@mkdir -p $(@D)

@@ -65,7 +65,8 @@ static void open_cuda(void) {
         try_open(given);
     else if (!try_beside(LIBRARY) && !try_beside("../lib/" LIBRARY) && !try_open(LIBRARY))
         snprintf(cuda.why_not, sizeof cuda.why_not,
-                 "cuda: no %s beside this program or where the system looks (make builds it where nvcc is)", LIBRARY);
+                 "cuda: no %s beside this program or where the system looks (make builds it where nvcc is)",
+                 LIBRARY);
 }
 
 static fb_status plugin_of(const fb_cuda_plugin **plugin, fb_error *err) {

@@ -2,18 +2,18 @@
 # fusebox fuses, and --fuse on the commands that run a model.
 . tests/cli/lib.sh
 
-names="head_argmax attn_flash rope_kv quant_gemm swiglu_dual swiglu_gemm swiglu_vec down_add bias_act qkv qkv_up norm_linear add3 add_norm"
+names="head_argmax attn_flash rope_kv quant_gemm swiglu_dual swiglu_gemm swiglu_vec down_add bias_act qkv qkv_up norm_linear add3 add_norm graph"
 
 succeeds "fuses: the built-in model" fuses
-for name in $names; do matches "fuses: $name" "$work/out" "^$name +(bit|tol) +cpu +(yes|no|alone)"; done
+for name in $names; do matches "fuses: $name" "$work/out" "^$name +(bit|tol) +(cpu, )?cuda +(yes|no|alone)"; done
 matches "fuses: attn_flash is tol, bit with --exact" "$work/out" '^tol: attn_flash: .* bit with --exact$'
-matches "fuses: why not" "$work/out" '^qkv +bit +cpu +no: q, k and v are one projection already'
-matches "fuses: calls" "$work/out" '^qkv_up +bit +cpu +yes, 8 calls a step'
+matches "fuses: why not" "$work/out" '^qkv +bit +(cpu, )?cuda +no: q, k and v are one projection already'
+matches "fuses: calls" "$work/out" '^qkv_up +bit +(cpu, )?cuda +yes, 8 calls a step'
 is "fuses: the rule at the end" "$(tail -n 1 "$work/out")" \
     "applied in this order; one whose ops an earlier one has taken does not apply"
 succeeds "fuses: Llama" fuses tests/data/golden/llama-gqa-tied
-matches "fuses: taken by" "$work/out" '^swiglu_vec +bit +cpu +alone only: taken by swiglu_dual'
-matches "fuses: serial residual" "$work/out" '^qkv_up +bit +cpu +no: serial residual'
+matches "fuses: taken by" "$work/out" '^swiglu_vec +bit +(cpu, )?cuda +alone only: taken by swiglu_dual'
+matches "fuses: serial residual" "$work/out" '^qkv_up +bit +(cpu, )?cuda +no: serial residual'
 
 succeeds "fuses --json" fuses tests/data/golden/llama-gqa-tied --json
 is "fuses --json: one line" "$(wc -l <"$work/out")" 1

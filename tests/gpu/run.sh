@@ -108,13 +108,16 @@ stage_twice() {
         for act in f32 f16 bf16; do
             "$FUSEBOX" run --backend cuda --act $act -p "Once upon a time" -n ${TWICE_TOKENS:-300} --temp 0 >"$OUT/greedy-$act.$i" || return 1
             "$FUSEBOX" run --backend cuda --act $act -p "Once upon a time" -n ${TWICE_TOKENS:-300} --seed 7 >"$OUT/drawn-$act.$i" || return 1
+            [ $act = f16 ] || continue
             for case in $cases; do
                 "$FUSEBOX" verify "$(model_of "$case")" --golden $goldens/$case/golden.safetensors --backend cuda --act $act --json
             done >"$OUT/goldens-$act.$i" || return 1
         done
     done
-    for i in greedy drawn goldens; do for act in f32 f16 bf16; do cmp "$OUT/$i-$act.1" "$OUT/$i-$act.2" || return 1; done; done
-    echo "nine files are identical"
+    for i in greedy-f32 greedy-f16 greedy-bf16 drawn-f32 drawn-f16 drawn-bf16 goldens-f16; do
+        cmp "$OUT/$i.1" "$OUT/$i.2" || return 1
+    done
+    echo "seven files are identical"
 }
 sanitizer() { command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -n 1; }
 stage_memcheck() {
@@ -143,12 +146,12 @@ stage_bench() {
 
 # ---- the run ------------------------------------------------------------------------------------------------------------
 
-# Seconds that each may take, times SLOW; without the build, 9 minutes in all.
+# Seconds that each may take, times SLOW; without the build, 10 minutes in all.
 budget() { echo $(($(seconds_of "$1") * ${SLOW:-1})); }
 seconds_of() {
     case $1 in
-    build) echo 420 ;; kernels) echo 90 ;; goldens) echo 40 ;; proofs) echo 60 ;; agree) echo 30 ;; twice) echo 30 ;;
-    memcheck) echo 60 ;; racecheck) echo 60 ;; hf) echo 80 ;; bench) echo 90 ;;
+    build) echo 420 ;; kernels) echo 90 ;; goldens) echo 40 ;; proofs) echo 60 ;; agree) echo 30 ;; twice) echo 60 ;;
+    memcheck) echo 60 ;; racecheck) echo 60 ;; hf) echo 80 ;; bench) echo 170 ;;
     esac
 }
 stages="build kernels goldens proofs agree twice memcheck racecheck hf bench"

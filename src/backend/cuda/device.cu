@@ -1,4 +1,5 @@
-/* A GPU through the CUDA runtime. Every call's result is checked; a failure is one line that names what was asked. */
+/* A GPU through the CUDA runtime. Every call's result is checked; a failure is one line that names what was
+ * asked. */
 #include <cuda_runtime.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,9 +42,10 @@ fb_status fb_gpu_count(int32_t *count, fb_error *err) {
         cudaGetLastError();
         int driver = 0;
         cudaDriverGetVersion(&driver);
-        if (!driver) return fb_fail(err, FB_ERROR_SYSTEM, "cuda: no NVIDIA driver (libcuda.so.1) in this machine");
-        return fb_fail(err, FB_ERROR_SYSTEM, "cuda: the driver is for CUDA %d.%d (at least %d.%d)", driver / 1000,
-                       driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+        if (!driver)
+            return fb_fail(err, FB_ERROR_SYSTEM, "cuda: no NVIDIA driver (libcuda.so.1) in this machine");
+        return fb_fail(err, FB_ERROR_SYSTEM, "cuda: the driver is for CUDA %d.%d (at least %d.%d)",
+                       driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     }
     FB_TRY(fb_gpu_check(code, "counting devices", err));
     *count = devices;
@@ -59,7 +61,8 @@ static fb_status limits_of(int32_t index, fb_cuda_limits *l, fb_error *err) {
                         {cudaDevAttrMultiProcessorCount, &l->sms},
                         {cudaDevAttrMaxSharedMemoryPerBlockOptin, &l->shared_limit},
                         {cudaDevAttrMaxSharedMemoryPerMultiprocessor, &l->blocks_shared}};
-    for (auto &w : wanted) FB_TRY(fb_gpu_check(cudaDeviceGetAttribute(w.to, w.which, index), "device limits", err));
+    for (auto &w : wanted)
+        FB_TRY(fb_gpu_check(cudaDeviceGetAttribute(w.to, w.which, index), "device limits", err));
     int l2 = 0;
     FB_TRY(fb_gpu_check(cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, index), "device limits", err));
     l->l2_bytes = l2;
@@ -98,8 +101,9 @@ fb_status fb_gpu_open(int32_t index, fb_gpu **out, fb_error *err) {
     fb_status status = use(gpu, err);
     if (status == FB_OK) status = limits_of(index, &gpu->limits, err);
     if (status == FB_OK && gpu->limits.major < FB_CUDA_LEAST_MAJOR)
-        status = fb_fail(err, FB_ERROR_UNSUPPORTED, "cuda: device %d: compute capability %d.%d (at least %d.0)", index,
-                         gpu->limits.major, gpu->limits.minor, FB_CUDA_LEAST_MAJOR);
+        status =
+            fb_fail(err, FB_ERROR_UNSUPPORTED, "cuda: device %d: compute capability %d.%d (at least %d.0)",
+                    index, gpu->limits.major, gpu->limits.minor, FB_CUDA_LEAST_MAJOR);
     if (status == FB_OK)
         status = fb_gpu_check(cudaStreamCreateWithFlags(&gpu->stream, cudaStreamNonBlocking), "stream", err);
     if (status != FB_OK) {
@@ -143,7 +147,8 @@ fb_status fb_gpu_take(fb_gpu *gpu, const char *what, int64_t bytes, void **out, 
     *out = NULL;
     FB_TRY(use(gpu, err));
     cudaError_t code = cudaMalloc(out, (size_t)(bytes ? bytes : 1));
-    return code == cudaErrorMemoryAllocation ? no_memory(what, bytes, "device", err) : fb_gpu_check(code, what, err);
+    return code == cudaErrorMemoryAllocation ? no_memory(what, bytes, "device", err)
+                                             : fb_gpu_check(code, what, err);
 }
 
 void fb_gpu_give(fb_gpu *gpu, void *memory) {
@@ -190,7 +195,8 @@ fb_status fb_gpu_wait(fb_gpu *gpu, fb_error *err) {
 
 fb_status fb_gpu_record_begin(fb_gpu *gpu, fb_error *err) {
     FB_TRY(use(gpu, err));
-    return fb_gpu_check(cudaStreamBeginCapture(gpu->stream, cudaStreamCaptureModeThreadLocal), "recording a graph", err);
+    return fb_gpu_check(cudaStreamBeginCapture(gpu->stream, cudaStreamCaptureModeThreadLocal),
+                        "recording a graph", err);
 }
 
 fb_status fb_gpu_record_end(fb_gpu *gpu, fb_gpu_graph **out, fb_error *err) {
@@ -236,7 +242,8 @@ fb_status fb_gpu_mark(fb_gpu *gpu, int32_t mark, fb_error *err) {
 
 fb_status fb_gpu_between(fb_gpu *gpu, int32_t first, int32_t second, double *seconds, fb_error *err) {
     float milliseconds = 0;
-    FB_TRY(fb_gpu_check(cudaEventElapsedTime(&milliseconds, gpu->marks[first], gpu->marks[second]), "time", err));
+    FB_TRY(fb_gpu_check(cudaEventElapsedTime(&milliseconds, gpu->marks[first], gpu->marks[second]), "time",
+                        err));
     *seconds = 1e-3 * milliseconds;
     return FB_OK;
 }

@@ -5,10 +5,12 @@
  * head to finish puts the splits together, in their order. */
 #include "backend/cuda/attention.cuh"
 
-#define THREADS     128
-#define WARPS       (THREADS / FB_WARP)
-#define SPLIT       64 /* a split is a multiple of this */
+#define THREADS 128
+#define WARPS   (THREADS / FB_WARP)
+#define SPLIT                                                                                                \
+    128 /* a split is a multiple of this: the first one needs no putting together, which takes 3 us */
 #define MOST_SPLITS 64
+#define SHORT       4096 /* positions of a cache */
 
 #define LOG2_E 1.4426950408889634f
 
@@ -313,6 +315,8 @@ template <class K, int M> static int launch_decode(const fb_attention *a, const 
 
 int fb_cuda_flash_decode(const fb_attention *a, const fb_cuda_context *cx) {
     int items = a->rows * a->group, result = 1;
+    /* Short caches lie in the second-level cache, where reading them again costs less than sharing them. */
+    if (a->capacity <= SHORT) items = 1;
     FB_FOR_TYPE(a->kv_type, K,
                 result = items == 1   ? launch_decode<K, 1>(a, cx)
                          : items == 2 ? launch_decode<K, 2>(a, cx)

@@ -531,31 +531,46 @@ FB_DEVICE float mv_total(const float *partial, int pieces) {
     return sum;
 }
 
+/* What an output needs besides its sums; asked for before they are there. */
+struct mv_rest {
+    float bias[2], residual;
+};
+FB_DEVICE mv_rest mv_rest_of(const mv_plan &plan, int s, int row, int m) {
+    mv_rest rest = {{0, 0}, 0};
+    const mv_segment &seg = plan.seg[s];
+    if (seg.bias) rest.bias[0] = mv_get(seg.bias_type, seg.bias, row);
+    if (plan.combined && plan.seg[1].bias)
+        rest.bias[1] = mv_get(plan.seg[1].bias_type, plan.seg[1].bias, row);
+    if (plan.combine == FB_COMBINE_ADD)
+        rest.residual = mv_get(plan.type, plan.residual, m * plan.residual_stride + row);
+    return rest;
+}
+
 /* What the plain linear and activation would have stored. */
-FB_DEVICE float mv_finished(const mv_plan &plan, const mv_segment &seg, int row, float sum) {
-    if (seg.bias) sum += mv_get(seg.bias_type, seg.bias, row);
+FB_DEVICE float mv_finished(const mv_plan &plan, const mv_segment &seg, float bias, float sum) {
+    if (seg.bias) sum += bias;
     sum = mv_rounded(plan.type, sum);
     return seg.act == FB_OP_COUNT ? sum : mv_rounded(plan.type, fb_activate(seg.act, sum));
 }
 
 /* Output `row` of segment s for row m of x. */
-FB_DEVICE void mv_store(const mv_plan &plan, int s, int row, int m, const float *partial) {
+FB_DEVICE void mv_store(const mv_plan &plan, int s, int row, int m, const float *partial,
+                        const mv_rest &rest) {
     const mv_segment &seg = plan.seg[s];
     float v = mv_total(partial, seg.pieces);
     if (plan.sums) { /* for a second launch to finish */
         plan.sums[(int64_t)m * seg.rows + row] = v;
         return;
     }
-    v = mv_finished(plan, seg, row, v);
+    v = mv_finished(plan, seg, rest.bias[0], v);
     if (plan.combined) {
         if (plan.combine == FB_COMBINE_MUL || plan.pair) {
             float other = plan.given ? plan.given[(int64_t)m * seg.rows + row]
                                      : mv_total(partial + seg.pieces, plan.seg[1].pieces);
-            other = mv_finished(plan, plan.seg[1], row, other);
+            other = mv_finished(plan, plan.seg[1], rest.bias[1], other);
             v = plan.combine == FB_COMBINE_MUL ? v * other : mv_rounded(plan.type, v + other);
         }
-        if (plan.combine == FB_COMBINE_ADD)
-            v += mv_get(plan.type, plan.residual, m * plan.residual_stride + row);
+        if (plan.combine == FB_COMBINE_ADD) v += rest.residual;
     }
     mv_put(plan.type, seg.out, m * seg.out_stride + row, v);
 }
@@ -569,7 +584,8 @@ template <int M> FB_DEVICE void mv_finish(const mv_plan &plan, int begin, int co
             while (s + 1 < plan.segments && group >= plan.seg[s + 1].group) s++;
         int row = (group - (plan.combined ? 0 : plan.seg[s].group)) * plan.unit + r % plan.unit;
         if (row < plan.seg[s].rows)
-            mv_store(plan, s, row, m, partial + ((int64_t)m * outputs + r) * plan.slots);
+            mv_store(plan, s, row, m, partial + ((int64_t)m * outputs + r) * plan.slots,
+                     mv_rest_of(plan, s, row, m));
     }
 }
 

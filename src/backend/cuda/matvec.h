@@ -8,7 +8,7 @@
 #define MV_MOST_BLOCKS 1024 /* of head_argmax */
 #define MV_THREADS     512  /* at most */
 #define MV_AHEAD       8 /* chunks that a lane has asked for: 512 * 8 * 16 bytes are 64 KiB a multiprocessor */
-#define MV_STEPS       10   /* chunks of a piece that a lane takes, at most */
+#define MV_STEPS       5    /* chunks of a piece that a lane takes, at most */
 #define MV_TOO_LARGE   (-1) /* x does not fit into shared memory */
 
 typedef struct mv_segment {

@@ -3,30 +3,23 @@
  *
  * A warp takes R rows' pieces of at most S chunks a lane: R * S loads of 16 bytes are asked for at once and
  * land in registers, then they are multiplied: about 20 instructions a chunk, of some 100 that the memory's
- * speed leaves time for. 16 warps * 10 chunks * 512 bytes are 80 KiB on their way in a multiprocessor, of
+ * speed leaves time for. 32 warps * 5 chunks * 512 bytes are 80 KiB on their way in a multiprocessor, of
  * which 34 KiB would do at 4.5 TB/s and 1 us. Before it waits for the kernel before it, each warp asks the
- * second-level cache for its first pieces.
+ * second-level cache for its first piece.
  *
  * (A ring of cp.async with a run-ahead reader took 80 instructions a chunk and reached 2.9 TB/s of 4.5.) */
 #ifndef FB_BACKEND_CUDA_MATVEC_ONE_CUH
 #define FB_BACKEND_CUDA_MATVEC_ONE_CUH
 
-/* Three blocks of 256 threads leave each 80 registers, four 64: weights that are not quantised make do with
- * those. */
-#ifndef MV1_FLOAT_BLOCKS
-#define MV1_FLOAT_BLOCKS 4
-#endif
-#ifndef MV1_QUANT_BLOCKS
-#define MV1_QUANT_BLOCKS 3
-#endif
+/* One block a multiprocessor, 64 registers a thread. What comes before the products (a norm, quantising) is
+ * some hundred instructions for every eight elements, and every block does it for itself: four blocks of 256
+ * threads took 5 to 10 us for it. More loads of a thread would be more than the memory needs, and make the
+ * last round of a short kernel longer: with ten, 160 KiB were on their way and a round took 5 us. */
+#define MV1_THREADS 1024
+#define MV1_WARPS   (MV1_THREADS / FB_WARP)
 #ifndef MV1_AHEAD
 #define MV1_AHEAD 1 /* pieces of a warp that are fetched into the second-level cache before the wait */
 #endif
-#define MV1_THREADS 256
-#define MV1_WARPS   (MV1_THREADS / FB_WARP)
-template <class W> struct mv1_block {
-    static const int count = mv_quantised<W>::value ? MV1_QUANT_BLOCKS : MV1_FLOAT_BLOCKS;
-};
 
 /* A block's rows of a segment, and where their partial sums begin. The first `more` blocks have one unit
  * more. */
@@ -132,13 +125,28 @@ FB_DEVICE void mv1_run_item(const mv_segment &seg, const mv1_item &item, const u
     }
 }
 
-/* The block's outputs, all of whose partial sums are there. */
-template <int R> FB_DEVICE void mv1_finish(const mv_plan &plan, const float *partial) {
+/* Output number `o` of the block. */
+struct mv1_output {
+    int s, row, at; /* s: -1 if there are not so many; at: of its partial sums */
+};
+template <int R> FB_DEVICE mv1_output mv1_output_of(const mv_plan &plan, int o) {
     for (int s = 0; s < (plan.combined ? 1 : plan.segments); s++) {
         mv1_share share = mv1_share_of<R>(plan, s);
-        int slots = plan.combined ? plan.slots : plan.seg[s].pieces;
-        for (int row = share.first + (int)threadIdx.x; row < share.end; row += (int)blockDim.x)
-            mv_store(plan, s, row, 0, partial + share.at + (row - share.first) * slots);
+        int rows = share.end - share.first, slots = plan.combined ? plan.slots : plan.seg[s].pieces;
+        if (o < rows) return {s, share.first + o, share.at + o * slots};
+        o -= rows;
+    }
+    return {-1, 0, 0};
+}
+
+/* The block's outputs, all of whose partial sums are there; what the thread's first one needs besides is,
+ * too. */
+template <int R> FB_DEVICE void mv1_finish(const mv_plan &plan, const float *partial, mv_rest rest) {
+    for (int o = (int)threadIdx.x;; o += MV1_THREADS) {
+        mv1_output output = mv1_output_of<R>(plan, o);
+        if (output.s < 0) return;
+        if (o >= MV1_THREADS) rest = mv_rest_of(plan, output.s, output.row, 0);
+        mv_store(plan, output.s, output.row, 0, partial + output.at, rest);
     }
 }
 
@@ -184,8 +192,7 @@ FB_DEVICE void mv1_copy_rows(const mv_plan &plan, uint8_t *shared) {
 }
 
 template <class W, class X, int R, int S>
-__global__ void __launch_bounds__(MV1_THREADS, mv1_block<W>::count)
-    mv1_kernel(const __grid_constant__ mv_plan plan) {
+__global__ void __launch_bounds__(MV1_THREADS, 1) mv1_kernel(const __grid_constant__ mv_plan plan) {
     FB_SHARED(uint8_t, shared);
     __shared__ fb_row_stats stats[MV_MOST_ROWS];
     __shared__ int last;
@@ -209,6 +216,9 @@ __global__ void __launch_bounds__(MV1_THREADS, mv1_block<W>::count)
     float *partial = (float *)(shared + plan.partial_at);
     mv1_copy_rows(plan, shared);
     mv_stage_all<W, X, 1>(plan, shared, partial, stats);
+    mv1_output mine = mv1_output_of<R>(plan, (int)threadIdx.x);
+    mv_rest rest = {{0, 0}, 0};
+    if (mine.s >= 0 && !plan.results) rest = mv_rest_of(plan, mine.s, mine.row, 0);
     __syncthreads();
 
     while (item.row < item.share.end) {
@@ -225,7 +235,7 @@ __global__ void __launch_bounds__(MV1_THREADS, mv1_block<W>::count)
     if (plan.results)
         mv_best_of_all(plan, mv1_look<R>(plan, partial), &last);
     else
-        mv1_finish<R>(plan, partial);
+        mv1_finish<R>(plan, partial, rest);
 }
 
 /* Room for what mv1_copy_norms and mv1_copy_rows bring, from `at` on; its end. */
@@ -261,7 +271,7 @@ template <class W, class X, int R, int S> static int mv1_launch_as(mv_plan *plan
         sums += units * R * plan->seg[s].pieces;
     }
     plan->slots = plan->combined ? plan->seg[0].pieces + (plan->segments == 2 ? plan->seg[1].pieces : 0) : 0;
-    int64_t grid = (int64_t)mv1_block<W>::count * cx->limits->sms;
+    int64_t grid = cx->limits->sms;
     if (grid > rows) grid = rows;
     if (plan->results && grid > MV_MOST_BLOCKS) grid = MV_MOST_BLOCKS;
     for (int s = 0; s < plan->segments; s++) {
@@ -288,13 +298,7 @@ template <class W, class X, int R, int S> static int mv1_launch_as(mv_plan *plan
 template <class W, class X> static int mv1_launch(mv_plan *plan, const fb_cuda_context *cx) {
     int steps = 0;
     for (int s = 0; s < plan->segments; s++) steps = plan->seg[s].steps > steps ? plan->seg[s].steps : steps;
-    if constexpr (mv_quantised<W>::value &&
-                  !mv_integers<X>::value) /* decodes to floats: nobody is in a hurry */
-        return mv1_launch_as<W, X, 1, MV_STEPS>(plan, cx);
-    else
-        return steps > 5   ? mv1_launch_as<W, X, 1, MV_STEPS>(plan, cx)
-               : steps > 2 ? mv1_launch_as<W, X, 2, 5>(plan, cx)
-                           : mv1_launch_as<W, X, 4, 2>(plan, cx);
+    return steps > 2 ? mv1_launch_as<W, X, 1, MV_STEPS>(plan, cx) : mv1_launch_as<W, X, 2, 2>(plan, cx);
 }
 
 #endif

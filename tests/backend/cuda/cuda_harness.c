@@ -17,7 +17,8 @@ int64_t cuda_launched[FB_OP_COUNT];
     X(fb_gpu_open)                                                                                           \
     X(fb_gpu_describe)                                                                                       \
     X(fb_gpu_context)                                                                                        \
-    X(fb_gpu_take) X(fb_gpu_give) X(fb_gpu_upload) X(fb_gpu_download) X(fb_gpu_wait) X(fb_gpu_check)         \
+    X(fb_gpu_take)                                                                                           \
+    X(fb_gpu_give) X(fb_gpu_upload) X(fb_gpu_download) X(fb_gpu_wait) X(fb_gpu_check)                        \
         X(fb_cuda_linear_scratch) X(fb_cuda_attention_scratch)
 
 static struct {

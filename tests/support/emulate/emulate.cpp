@@ -1,4 +1,5 @@
-/* Threads of a block are coroutines with a stack each; one scheduler goes round among those that do not wait. */
+/* Threads of a block are coroutines with a stack each; one scheduler goes round among those that do not wait.
+ */
 #include "support/emulate/emulate.h"
 
 #include <stdio.h>
@@ -33,8 +34,8 @@ void *scheduler_sp;
 const std::function<void()> *body;
 
 [[noreturn]] void fail(const char *why) {
-    fprintf(stderr, "emulated kernel: %s: block (%u, %u, %u), thread (%u, %u, %u)\n", why, blockIdx.x, blockIdx.y, blockIdx.z,
-            threadIdx.x, threadIdx.y, threadIdx.z);
+    fprintf(stderr, "emulated kernel: %s: block (%u, %u, %u), thread (%u, %u, %u)\n", why, blockIdx.x,
+            blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z);
     abort();
 }
 
@@ -92,7 +93,8 @@ bool release_warp(int first) {
         for (int lane = 0; lane < 32; lane++)
             if (mask >> lane & 1) {
                 int other = first + lane;
-                if (other >= last || threads[other].state == DONE) continue; /* the hardware goes on without it */
+                if (other >= last || threads[other].state == DONE)
+                    continue; /* the hardware goes on without it */
                 all = all && threads[other].state == AT_WARP && threads[other].mask == mask;
             }
         if (!all) continue;
@@ -156,10 +158,11 @@ const uint64_t *fb_emulated_warp_meet(uint32_t mask, uint64_t word) {
     return threads[current].words;
 }
 
-int fb_emulated_launch(dim3 grid, dim3 block, size_t shared_bytes, int shared_limit, const std::function<void()> &thread) {
+int fb_emulated_launch(dim3 grid, dim3 block, size_t shared_bytes, int shared_limit,
+                       const std::function<void()> &thread) {
     count = (int)(block.x * block.y * block.z);
-    if (count < 1 || count > MOST_THREADS || (long long)shared_bytes > shared_limit || !grid.x || !grid.y || !grid.z ||
-        grid.y > 65535 || grid.z > 65535)
+    if (count < 1 || count > MOST_THREADS || (long long)shared_bytes > shared_limit || !grid.x || !grid.y ||
+        !grid.z || grid.y > 65535 || grid.z > 65535)
         return INVALID;
     if (!stacks) {
         stacks = (uint8_t *)mmap(NULL, (size_t)MOST_THREADS * STACK_BYTES, PROT_READ | PROT_WRITE,
@@ -176,8 +179,8 @@ int fb_emulated_launch(dim3 grid, dim3 block, size_t shared_bytes, int shared_li
                 memset(shared_memory, 0xff, shared_room);
                 for (int t = 0; t < count; t++) {
                     unsigned u = (unsigned)t;
-                    threads[t].place = {dim3(u % block.x, u / block.x % block.y, u / block.x / block.y), dim3(x, y, z), block,
-                                        grid};
+                    threads[t].place = {dim3(u % block.x, u / block.x % block.y, u / block.x / block.y),
+                                        dim3(x, y, z), block, grid};
                     prepare(t);
                 }
                 run_block();

@@ -1,7 +1,8 @@
-/* Runs CUDA kernels on the host, one block after the other, one thread after the other: a thread runs until it meets
- * others (at __syncthreads, or at an instruction of its warp), then the next one goes on. Slow, and good for one thing:
- * to see what a kernel computes where there is no GPU. Shared memory is NaN at the start of a block. What only timing
- * shows (races, missing barriers) it does not see; compute-sanitizer on a GPU does. */
+/* Runs CUDA kernels on the host, one block after the other, one thread after the other: a thread runs until
+ * it meets others (at __syncthreads, or at an instruction of its warp), then the next one goes on. Slow, and
+ * good for one thing: to see what a kernel computes where there is no GPU. Shared memory is NaN at the start
+ * of a block. What only timing shows (races, missing barriers) it does not see; compute-sanitizer on a GPU
+ * does. */
 #ifndef FB_TESTS_EMULATE_H
 #define FB_TESTS_EMULATE_H
 
@@ -16,11 +17,11 @@
 
 #define __device__
 #define __host__
-#define __global__ static
+#define __global__      static
 #define __forceinline__ inline
 #define __restrict__
 #define __launch_bounds__(...)
-#define __shared__ static
+#define __shared__   static
 #define __align__(n) __attribute__((aligned(n)))
 #define __constant__ static
 
@@ -28,12 +29,24 @@ struct dim3 {
     unsigned x, y, z;
     dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
-struct __attribute__((aligned(8))) uint2 { uint32_t x, y; };
-struct __attribute__((aligned(16))) uint4 { uint32_t x, y, z, w; };
-struct __attribute__((aligned(8))) int2 { int32_t x, y; };
-struct __attribute__((aligned(16))) int4 { int32_t x, y, z, w; };
-struct __attribute__((aligned(8))) float2 { float x, y; };
-struct __attribute__((aligned(16))) float4 { float x, y, z, w; };
+struct __attribute__((aligned(8))) uint2 {
+    uint32_t x, y;
+};
+struct __attribute__((aligned(16))) uint4 {
+    uint32_t x, y, z, w;
+};
+struct __attribute__((aligned(8))) int2 {
+    int32_t x, y;
+};
+struct __attribute__((aligned(16))) int4 {
+    int32_t x, y, z, w;
+};
+struct __attribute__((aligned(8))) float2 {
+    float x, y;
+};
+struct __attribute__((aligned(16))) float4 {
+    float x, y, z, w;
+};
 static inline uint2 make_uint2(uint32_t x, uint32_t y) { return {x, y}; }
 static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
 static inline int2 make_int2(int32_t x, int32_t y) { return {x, y}; }
@@ -53,31 +66,34 @@ extern fb_emulated_place fb_emulated_now;
 #define warpSize  32
 
 void *fb_emulated_shared();
-/* 0, or cudaErrorInvalidValue where the device would refuse: too many threads, no blocks, too much shared memory. */
-int fb_emulated_launch(dim3 grid, dim3 block, size_t shared_bytes, int shared_limit, const std::function<void()> &thread);
+/* 0, or cudaErrorInvalidValue where the device would refuse: too many threads, no blocks, too much shared
+ * memory. */
+int fb_emulated_launch(dim3 grid, dim3 block, size_t shared_bytes, int shared_limit,
+                       const std::function<void()> &thread);
 
 /* While a graph is recorded, its steps; else NULL. */
 extern std::vector<std::function<int()>> *fb_emulated_recording;
 
 template <class... P, class... A>
-static inline int fb_emulated_call(int shared_limit, dim3 grid, dim3 block, size_t shared_bytes, void (*kernel)(P...),
-                                   A... args) {
+static inline int fb_emulated_call(int shared_limit, dim3 grid, dim3 block, size_t shared_bytes,
+                                   void (*kernel)(P...), A... args) {
     std::tuple<P...> values(static_cast<P>(args)...);
     auto launch = [=] {
-        return fb_emulated_launch(grid, block, shared_bytes, shared_limit, [&] { std::apply(kernel, values); });
+        return fb_emulated_launch(grid, block, shared_bytes, shared_limit,
+                                  [&] { std::apply(kernel, values); });
     };
     if (!fb_emulated_recording) return launch();
     fb_emulated_recording->push_back(launch);
     return 0;
 }
 
-/* Waits for all threads of the block that still run, or of the warp that are in `mask`. In a warp, each may leave a word
- * there, and gets those of the others (zeros for threads that do not take part). */
+/* Waits for all threads of the block that still run, or of the warp that are in `mask`. In a warp, each may
+ * leave a word there, and gets those of the others (zeros for threads that do not take part). */
 void fb_emulated_block_meet();
 const uint64_t *fb_emulated_warp_meet(uint32_t mask, uint64_t word);
 
-/* Others write to shared memory meanwhile, which to the compiler is a variable that nobody else can know: it must not
- * keep its values over a meeting (hence also -O1, mk/cuda.mk). */
+/* Others write to shared memory meanwhile, which to the compiler is a variable that nobody else can know: it
+ * must not keep its values over a meeting (hence also -O1, mk/cuda.mk). */
 #define FB_EMULATED_FENCE() __asm__ volatile("" ::: "memory")
 static inline void __syncthreads() {
     FB_EMULATED_FENCE();
@@ -129,7 +145,9 @@ static inline uint32_t __ballot_sync(uint32_t mask, int predicate) {
     return bits;
 }
 static inline int __any_sync(uint32_t mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
-static inline int __all_sync(uint32_t mask, int predicate) { return (__ballot_sync(mask, predicate) & mask) == mask; }
+static inline int __all_sync(uint32_t mask, int predicate) {
+    return (__ballot_sync(mask, predicate) & mask) == mask;
+}
 
 template <class T> static inline T atomicAdd(T *p, T by) {
     T old = *p;

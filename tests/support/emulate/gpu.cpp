@@ -1,7 +1,7 @@
-/* A GPU that is none: gpu.h with malloc and a clock, for kernels that run on the host (emulate.h). What is launched
- * and copied while a graph is recorded is kept as closures. Failures can be asked for:
- * FUSEBOX_EMULATE_FAIL=N makes the Nth call of a function that can fail do so, FUSEBOX_EMULATE_MEMORY=BYTES bounds the
- * memory, FUSEBOX_EMULATE_MAJOR=7 is an old device. */
+/* A GPU that is none: gpu.h with malloc and a clock, for kernels that run on the host (emulate.h). What is
+ * launched and copied while a graph is recorded is kept as closures. Failures can be asked for:
+ * FUSEBOX_EMULATE_FAIL=N makes the Nth call of a function that can fail do so, FUSEBOX_EMULATE_MEMORY=BYTES
+ * bounds the memory, FUSEBOX_EMULATE_MAJOR=7 is an old device. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -31,7 +31,8 @@ static long setting(const char *name, long fallback) {
 
 static fb_status may_fail(const char *what, fb_error *err) {
     static long left = setting("FUSEBOX_EMULATE_FAIL", 0);
-    if (left && --left == 0) return fb_fail(err, FB_ERROR_SYSTEM, "cuda: %s: the emulated device is lost", what);
+    if (left && --left == 0)
+        return fb_fail(err, FB_ERROR_SYSTEM, "cuda: %s: the emulated device is lost", what);
     return FB_OK;
 }
 
@@ -77,8 +78,8 @@ fb_status fb_gpu_open(int32_t index, fb_gpu **out, fb_error *err) {
     if ((*out)->limits.major < FB_CUDA_LEAST_MAJOR) {
         delete *out;
         *out = NULL;
-        return fb_fail(err, FB_ERROR_UNSUPPORTED, "cuda: device %d: compute capability 7.0 (at least %d.0)", index,
-                       FB_CUDA_LEAST_MAJOR);
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "cuda: device %d: compute capability 7.0 (at least %d.0)",
+                       index, FB_CUDA_LEAST_MAJOR);
     }
     return FB_OK;
 }
@@ -94,7 +95,8 @@ fb_status fb_gpu_take(fb_gpu *gpu, const char *what, int64_t bytes, void **out, 
     *out = NULL;
     FB_TRY(may_fail(what, err));
     if (taken_bytes + bytes > setting("FUSEBOX_EMULATE_MEMORY", 1l << 34))
-        return fb_fail(err, FB_ERROR_MEMORY, "cuda: %s: %.1f MiB of device memory", what, (double)bytes / (1 << 20));
+        return fb_fail(err, FB_ERROR_MEMORY, "cuda: %s: %.1f MiB of device memory", what,
+                       (double)bytes / (1 << 20));
     int64_t room = (bytes + 255) / 256 * 256;
     *out = aligned_alloc(256, (size_t)(room ? room : 256));
     memset(*out, 0xff, (size_t)room);
