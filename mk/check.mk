@@ -73,4 +73,4 @@ lint: | $(TEST_DEPS)
 	else echo "lint: layout not checked: needs clang-format $(FORMAT_VERSION), here is $$($(CLANG_FORMAT) --version)"; fi
 	@cppcheck --quiet --std=c11 --language=c --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
 	    --suppressions-list=mk/cppcheck.txt -D_GNU_SOURCE -D__x86_64__ -D__GNUC__ -DFB_ISA=avx2 -DFB_ISA_avx2 -Iinclude -Isrc -Itests -j2 \
-	    src examples tests/support tests/fuzz
+	    -itests/support/emulate src examples tests/support tests/fuzz

@@ -124,7 +124,7 @@ stage_memcheck() {
     local tool
     tool=$(sanitizer)
     [ -n "$tool" ] || { echo "compute-sanitizer is not here"; return 77; }
-    export PREFIX=memcheck- WRAPPER="$tool --tool memcheck --error-exitcode 9" FUSEBOX_KERNELS_APART=1 FUSEBOX_KERNELS_EVERY=149
+    export PREFIX=memcheck- WRAPPER="$tool --tool memcheck --error-exitcode 9" FUSEBOX_KERNELS_APART=1 FUSEBOX_KERNELS_EVERY=23
     printf '%s\n' $families | all one_kernel || return 1
     WRAPPER="$WRAPPER" one_program memcheck-run $WRAPPER "$FUSEBOX" verify $goldens/neox-parallel --golden $goldens/neox-parallel/golden.safetensors --backend cuda --act f16
 }

@@ -31,8 +31,9 @@ template <int R> FB_DEVICE mv1_share mv1_share_of(const mv_plan &plan, int s) {
     mv1_share share;
     for (int i = 0;; i++) {
         const mv_segment &seg = plan.seg[i];
-        share.first = (block * seg.each + min(block, seg.more)) * R;
-        share.end = min(share.first + (seg.each + (block < seg.more)) * R, seg.rows);
+        int unit = block * seg.each + min(block, seg.more);
+        share.first = min(unit * R, seg.rows); /* the last unit may be short, and a block have none */
+        share.end = min((unit + seg.each + (block < seg.more)) * R, seg.rows);
         share.at = at;
         if (i == s) return share;
         if (!plan.combined) at += (share.end - share.first) * seg.pieces;

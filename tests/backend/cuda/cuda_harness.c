@@ -13,6 +13,7 @@ int64_t cuda_launched[FB_OP_COUNT];
 /* ---- the library -----------------------------------------------------------------------------------------
  */
 
+/* clang-format off */
 #define FUNCTIONS(X)                                                                                         \
     X(fb_gpu_open)                                                                                           \
     X(fb_gpu_describe)                                                                                       \
@@ -20,6 +21,7 @@ int64_t cuda_launched[FB_OP_COUNT];
     X(fb_gpu_take)                                                                                           \
     X(fb_gpu_give) X(fb_gpu_upload) X(fb_gpu_download) X(fb_gpu_wait) X(fb_gpu_check)                        \
         X(fb_cuda_linear_scratch) X(fb_cuda_attention_scratch)
+/* clang-format on */
 
 static struct {
     bool tried, emulated;
@@ -48,6 +50,8 @@ static const char *library_path(void) {
 }
 
 static bool open_library(const char *path) {
+    /* As many multiprocessors as a large device has: more than some cases have rows. */
+    setenv("FUSEBOX_EMULATE_SMS", "132", 0);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL), *symbol;
     if (!library) {
         snprintf(cuda.why_not, sizeof cuda.why_not, "%.700s", dlerror());
