@@ -100,7 +100,7 @@ def alone(options, out):
     for name, shape in MODELS:
         specs = ["graph"] + [f"{fuse}+graph" for fuse in ALONE[shape]] + ["all"]
         for v in bench(options, checkpoint(options, shape, "f16"), specs, 64, 32, 3):
-            out(f"| {name} f16 | {v['fuse'].replace(',graph', '').replace('graph', 'none')} | {spread(v['tpot_ms'])} | "
+            out(f"| {name} f16 | {v['fuse'].replace('+graph', '').replace('graph', 'none')} | {spread(v['tpot_ms'])} | "
                 f"{v['tpot_ratio']['median']:.3f}x |")
     out("")
 
