@@ -3,7 +3,7 @@
 #
 #     unit      the cmocka programs and the checks of the command line
 #     install   the library as somebody else sees it: installed, found by pkg-config, its example built and run
-#     fuzz      each libFuzzer target for FUZZ_SECONDS (10)
+#     fuzz      each libFuzzer target for FUZZ_SECONDS (5)
 #     san       unit under AddressSanitizer and UndefinedBehaviorSanitizer
 #     lint      layout and static checks
 #
@@ -12,7 +12,7 @@
 set -u
 cd "$(dirname "$0")/.."
 
-: "${MAKE:=make}" "${BUILD:=build}" "${FUZZ_SECONDS:=10}" "${TEST_SECONDS:=300}"
+: "${MAKE:=make}" "${BUILD:=build}" "${FUZZ_SECONDS:=5}" "${TEST_SECONDS:=300}"
 # CI logs want plain text, and a test's verdict must not depend on the caller's locale.
 export LC_ALL=C.UTF-8 CMOCKA_MESSAGE_OUTPUT=TAP
 # The CUDA sources are compiled for one architecture, to see that they compile: three take three times as long.
