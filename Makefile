@@ -15,7 +15,7 @@ include mk/check.mk
 .PHONY: all run install help
 all: $(CLI) $(LIB_STATIC) $(LIB_SHARED) $(LIB_CUDA) $(PKGCONFIG)
 
-run: all
+run: $(CLI)
 	@$(CLI) run -p "Once upon a time" -n 160 --seed 1
 
 install: all

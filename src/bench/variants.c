@@ -26,6 +26,8 @@ static fb_status create_session(const bench *b, int32_t variant, bool greedy, fb
     o.act = given->act;
     o.kv = given->kv;
     o.isa = given->isa;
+    o.backend = given->backend;
+    o.float_dot = given->float_dot;
     o.exact = given->exact;
     o.machine = given->machine;
     o.fuse = b->options->specs[variant];

@@ -14,6 +14,9 @@ for name in cuda: cuda:x cuda:-1 cuda:1x cuda0 cuda:999 ""; do
     refuses "--backend '$name'" 2 'backend: .*\(auto, cpu, cuda, cuda:0' run --backend "$name" -p a
 done
 refuses "switched off" 1 'cuda: switched off \(FUSEBOX_CUDA_LIBRARY is none\)$' run --backend cuda -p a
+for command in bench "bench --ops" profile plan verify "ppl -f README.md"; do # each hands the choice on
+    refuses "switched off: $command" 1 'cuda: switched off' $command --backend cuda
+done
 succeeds "switched off: auto is the CPU" run --backend auto -n 2 --temp 0 -p a
 succeeds "switched off: cpu" run --backend cpu -n 2 --temp 0 -p a
 FUSEBOX_CUDA_LIBRARY=$work/nothing.so
