@@ -160,13 +160,29 @@ typedef bool (*fb_hidden_fn)(void *user, int64_t layer, int64_t position, const 
 /* Called between the chunks of a prefill. Return false to stop: the session must then be reset. */
 typedef bool (*fb_progress_fn)(void *user, int64_t done, int64_t total);
 
+/* Which tokens a session remembers. A dense cache keeps all of them, and is full some day. The others go on
+ * without end, at constant memory and time: a window keeps the last ones; sinks keep the very first, too, and
+ * with them a model goes on as it was trained to (StreamingLLM). What is forgotten is as if it had never
+ * been: a token's position is the one that it has in the cache. Only for rotary positions. */
+typedef enum fb_cache_kind { FB_CACHE_DENSE, FB_CACHE_WINDOW, FB_CACHE_SINKS } fb_cache_kind;
+
+FB_API const char *fb_cache_name(fb_cache_kind kind);
+FB_API fb_status fb_cache_parse(const char *name, fb_cache_kind *out, fb_error *err);
+
 typedef struct fb_session_options {
-    int32_t threads;  /* 0: one for each core this process may use */
-    fb_dtype act;     /* the dtype in which every op stores its result */
-    const char *kv;   /* the dtype of the KV cache, as fb_dtype_parse_kv takes it; NULL: "auto" */
-    int64_t capacity; /* tokens that the KV cache has room for; 0: the model's context */
-    int64_t chunk;    /* tokens of a prefill that are computed at once; 0: a good value */
-    bool all_logits;  /* keep the logits of every token of the last prefill, not only of the last one */
+    int32_t threads; /* 0: one for each core this process may use */
+    fb_dtype act;    /* the dtype in which every op stores its result */
+    const char *kv;  /* the dtype of the KV cache, as fb_dtype_parse_kv takes it; NULL: "auto" */
+    fb_cache_kind cache;
+    int64_t capacity; /* dense: tokens that the KV cache has room for; 0: the model's context */
+    /* Dense: more than the model's context is allowed. Its answers are not worth much there; to see that is
+     * what this is for. */
+    bool beyond_context;
+    int64_t sinks;   /* cache sinks: how many first tokens are kept; 4 by default */
+    int64_t window;  /* cache window or sinks: a token sees so many before it; 0: what the model was trained
+                        on, but 4096 at most, sinks included */
+    int64_t chunk;   /* tokens of a prefill that are computed at once; 0: a good value */
+    bool all_logits; /* keep the logits of every token of the last prefill, not only of the last one */
     const char
         *fuse; /* which fuses: "none", "all", "auto" (NULL), or a list: "all,-qkv_up", "add_norm,bias_act" */
     const char
@@ -222,6 +238,25 @@ FB_API const char *fb_session_backend(const fb_session *session); /* "cpu" or "c
 FB_API int32_t fb_session_threads(const fb_session *session);     /* of the CPU; 0 on a GPU */
 FB_API const char *fb_session_isa(const fb_session *session);     /* "avx2"; of a GPU "sm_90" */
 FB_API void fb_session_reset(fb_session *session);                /* back to no tokens */
+
+typedef struct fb_cache_info {
+    fb_cache_kind kind;
+    int64_t sinks, window; /* as settled; 0 if dense */
+    int64_t slots, bytes;  /* of the cache */
+    int64_t held;          /* tokens that the next one will see */
+    int64_t trimmable;     /* tokens that fb_session_trim can drop now */
+} fb_cache_info;
+
+FB_API void fb_session_get_cache(const fb_session *session, fb_cache_info *info);
+
+/* Keeps the first `count` tokens of those so far, and drops the rest; there are no logits until the next
+ * token. A cache that has begun to forget can go back only as far as it still has what the next token must
+ * see: one chunk. */
+FB_API fb_status fb_session_trim(fb_session *session, int64_t count, fb_error *err);
+
+/* A second session that has seen the same tokens, with the same options. The two share their cache until one
+ * of them writes to it, which then takes a copy. */
+FB_API fb_status fb_session_fork(const fb_session *session, fb_session **out, fb_error *err);
 
 /* How often each op ran since the session was created, by index 0, 1, … until false. An op counts once a
  * call, whatever the number of tokens in it. */
@@ -530,6 +565,34 @@ FB_API fb_status fb_verify_golden(const fb_model *model, const char *golden,
                                   const fb_session_options *options, fb_verify_report **report,
                                   fb_error *err);
 FB_API void fb_verify_free(fb_verify_report *report);
+
+/* One cache of a stream, against a golden. */
+typedef struct fb_stream_row {
+    fb_cache_kind cache;
+    int64_t sinks, window;
+    double nll_max_abs, nll_limit;       /* of -ln p of each token */
+    double logits_max_abs, logits_limit; /* NaN: the golden has no logits */
+    double perplexity, perplexity_wanted;
+    bool ok;
+} fb_stream_row;
+
+typedef struct fb_stream_report {
+    bool ok;
+    int64_t tokens; /* scored */
+    int32_t count;
+    fb_stream_row *rows;
+} fb_stream_report;
+
+/* Whether a golden is one of a stream: how badly each token of a long text was foreseen, by cache. */
+FB_API fb_status fb_golden_streams(const char *golden, bool *streams, fb_error *err);
+
+/* Runs the golden's ids with each of its caches, in chunks and token by token, and compares every token's
+ * score, and the logits where the golden has them. A dense cache may go beyond the model's context here. Of
+ * the options, all count but the cache's, all_logits, greedy and the callbacks. */
+FB_API fb_status fb_verify_stream(const fb_model *model, const char *golden,
+                                  const fb_session_options *options, fb_stream_report **report,
+                                  fb_error *err);
+FB_API void fb_stream_free(fb_stream_report *report);
 
 /* One fuse, or several together, against the plain program. */
 typedef struct fb_fusion_row {

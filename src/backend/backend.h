@@ -12,15 +12,19 @@ typedef struct fb_bound {
     const fb_weight *weights;
 } fb_bound;
 
+typedef struct fb_engine fb_engine; /* a backend's state for one session */
+
 typedef struct fb_backend_options {
     int32_t threads;
     fb_dtype act, kv; /* of what ops store, and of the cache */
     const char *isa;
-    int32_t device;        /* of several GPUs */
-    bool profile;          /* take the times of fb_trace */
-    bool graph;            /* a decode step is recorded once and launched as one (cuda) */
-    int64_t capacity;      /* tokens of the KV cache */
-    int64_t chunk;         /* most tokens in a step */
+    int32_t device;     /* of several GPUs */
+    bool profile;       /* take the times of fb_trace */
+    bool graph;         /* a decode step is recorded once and launched as one (cuda) */
+    int64_t capacity;   /* slots of the KV cache */
+    fb_ring ring;       /* which positions it keeps */
+    fb_engine *fork_of; /* an engine of the same options, whose cache is shared until one of the two writes */
+    int64_t chunk;      /* most tokens in a step */
     int64_t epilogue_rows; /* most tokens in a step whose logits are wanted */
 } fb_backend_options;
 
@@ -51,8 +55,6 @@ typedef struct fb_trace {
     double seconds[FB_SECTIONS][FB_MAX_OPS];
     double walk; /* from the first op to the last */
 } fb_trace;
-
-typedef struct fb_engine fb_engine; /* a backend's state for one session */
 
 typedef struct fb_backend {
     const char *name;

@@ -1,5 +1,8 @@
 #include "backend/frame.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+
 /* Of buffers: vectors of a CPU and of a GPU, and whole cache lines. */
 #define ALIGN 256
 
@@ -33,6 +36,8 @@ fb_status fb_frame_init(fb_frame *f, const fb_bound *bound, const fb_backend_opt
     memset(f, 0, sizeof *f);
     f->bound = *bound;
     f->options = *options;
+    f->cache_capacity = (options->capacity + FB_KV_LANES - 1) / FB_KV_LANES * FB_KV_LANES;
+    f->cache_half = aligned(p->kv_heads * f->cache_capacity * p->head_dim * fb_dtype_size(options->kv));
     FB_TRY(fb_layout_make(p, &f->layout, err));
     for (int32_t i = 0; i < p->op_count[FB_EPILOGUE]; i++)
         for (int k = 0; k < FB_MAX_OUT; k++)
@@ -79,6 +84,46 @@ void fb_frame_place(fb_frame *f, uint8_t *memory) {
 
 int64_t fb_frame_first(const fb_frame *f, int32_t value, const fb_step *step, int64_t rows) {
     return f->in_epilogue[value] ? 0 : step->rows - rows;
+}
+
+int64_t fb_frame_cache_bytes(const fb_frame *f) { return 2 * f->bound.program->layers * f->cache_half; }
+
+fb_kv fb_frame_cache(const fb_frame *f, uint8_t *cache, int64_t layer) {
+    const fb_program *p = f->bound.program;
+    uint8_t *k = cache + 2 * layer * f->cache_half;
+    return (fb_kv){.k = k,
+                   .v = k + f->cache_half,
+                   .dtype = f->options.kv,
+                   .heads = p->kv_heads,
+                   .capacity = f->cache_capacity,
+                   .width = p->head_dim,
+                   .ring = f->options.ring};
+}
+
+void fb_frame_cache_name(const fb_frame *f, char *name, size_t size) {
+    snprintf(name, size, "KV cache of %lld tokens", (long long)f->options.capacity);
+}
+
+fb_shared *fb_shared_new(uint8_t *memory) {
+    fb_shared *s = malloc(sizeof *s);
+    if (!s) return NULL;
+    atomic_init(&s->users, 1);
+    s->memory = memory;
+    return s;
+}
+
+fb_shared *fb_shared_join(fb_shared *s) {
+    atomic_fetch_add(&s->users, 1);
+    return s;
+}
+
+bool fb_shared_alone(const fb_shared *s) { return atomic_load(&s->users) == 1; }
+
+uint8_t *fb_shared_leave(fb_shared *s) {
+    if (!s || atomic_fetch_sub(&s->users, 1) > 1) return NULL;
+    uint8_t *memory = s->memory;
+    free(s);
+    return memory;
 }
 
 /* The op's weights in this layer, or in the next one. */

@@ -3,6 +3,8 @@
 #ifndef FB_BACKEND_FRAME_H
 #define FB_BACKEND_FRAME_H
 
+#include <stdatomic.h>
+
 #include "backend/backend.h"
 #include "backend/call.h"
 
@@ -13,6 +15,8 @@ typedef struct fb_frame {
     uint8_t *buffer[FB_MAX_VALUES];
     bool in_epilogue[FB_MAX_VALUES];        /* values of which only the epilogue's rows exist */
     fb_call calls[FB_SECTIONS][FB_MAX_OPS]; /* all but weights, cache and the step's numbers */
+    int64_t cache_capacity;                 /* slots, a multiple of FB_KV_LANES */
+    int64_t cache_half;                     /* bytes of one layer's k, or v */
     fb_trace trace;
 } fb_frame;
 
@@ -26,6 +30,26 @@ void fb_frame_place(fb_frame *frame, uint8_t *memory);
 fb_view fb_frame_view(const fb_frame *frame, int32_t value);
 /* The first of a value's last `rows` rows in a step. */
 int64_t fb_frame_first(const fb_frame *frame, int32_t value, const fb_step *step, int64_t rows);
+
+/* The cache: [layers][k v], each kv_heads * cache_capacity * head_dim. Its bytes, and one layer's part of so
+ * much memory of the backend. */
+int64_t fb_frame_cache_bytes(const fb_frame *frame);
+fb_kv fb_frame_cache(const fb_frame *frame, uint8_t *cache, int64_t layer);
+/* "KV cache of 512 tokens", for messages. */
+void fb_frame_cache_name(const fb_frame *frame, char *name, size_t size);
+
+/* Memory that engines share until one of them writes to it. */
+typedef struct fb_shared {
+    atomic_int users;
+    uint8_t *memory;
+} fb_shared;
+
+/* Memory of one user, or one user more. NULL: no memory for this. */
+fb_shared *fb_shared_new(uint8_t *memory);
+fb_shared *fb_shared_join(fb_shared *shared);
+/* Whether nobody else uses it; and leaving: what to release, if that was the last user, or NULL. */
+bool fb_shared_alone(const fb_shared *shared);
+uint8_t *fb_shared_leave(fb_shared *shared);
 
 /* Op number `index` of a section, in this layer and step; the cache is left to the backend. */
 void fb_frame_call(const fb_frame *frame, fb_section section, int32_t index, int64_t layer,

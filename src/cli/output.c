@@ -7,17 +7,28 @@
 #include <string.h>
 #include <unistd.h>
 
-int cli_fail(int status, const char *format, ...) {
+/* Arguments and file names are echoed: they must neither break the line nor steer the terminal. */
+static void say(const char *before, const char *format, va_list args) {
     char message[1024];
-    va_list args;
-    va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
-    va_end(args);
-    /* Arguments and file names are echoed: they must neither break the line nor steer the terminal. */
     for (char *c = message; *c; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
-    fprintf(stderr, "fusebox: %s\n", message);
+    fprintf(stderr, "fusebox: %s%s\n", before, message);
+}
+
+int cli_fail(int status, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    say("", format, args);
+    va_end(args);
     return status;
+}
+
+void cli_warn(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    say("warning: ", format, args);
+    va_end(args);
 }
 
 int cli_fail_error(const fb_error *err) {

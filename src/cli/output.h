@@ -9,6 +9,9 @@
 /* Prints "fusebox: message" to stderr, always one line, and returns `status`. */
 int cli_fail(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Prints "fusebox: warning: message" to stderr; the command goes on. */
+void cli_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 /* Prints the library's error and returns the exit status that belongs to it. */
 int cli_fail_error(const fb_error *err);
 

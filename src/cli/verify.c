@@ -84,12 +84,86 @@ static void print_json(const fb_verify_report *report, const char *golden) {
     putchar('\n');
 }
 
+/* ---- a stream's golden -------------------------------------------------------------------------------- */
+
+static void cache_text(const fb_stream_row *row, char *text, size_t size) {
+    if (row->cache == FB_CACHE_DENSE)
+        snprintf(text, size, "dense");
+    else
+        snprintf(text, size, "%" PRId64 " sinks, window %" PRId64, row->sinks, row->window);
+}
+
+static void print_stream(const fb_stream_report *report, const char *golden) {
+    char name[64], logits[32];
+    printf("%-22s  %10s  %10s  %12s  %12s  %9s  %s\n", "cache", "perplexity", "golden", "logits", "nll",
+           "limit", "verdict");
+    for (int32_t i = 0; i < report->count; i++) {
+        const fb_stream_row *row = &report->rows[i];
+        cache_text(row, name, sizeof name);
+        snprintf(logits, sizeof logits, "%.3e", fabs(row->logits_max_abs));
+        printf("%-22s  %10.4f  %10.4f  %12s  %12.3e  %9.1e  %s\n", name, row->perplexity,
+               row->perplexity_wanted, isnan(row->logits_max_abs) && row->ok ? "-" : logits,
+               fabs(row->nll_max_abs), row->nll_limit, row->ok ? "ok" : "FAILED");
+    }
+    printf("%s: %s, %" PRId64 " tokens in chunks and one by one, %d cache%s\n",
+           report->ok ? "verified" : "FAILED", golden, report->tokens, report->count,
+           report->count == 1 ? "" : "s");
+}
+
+static void stream_json(const fb_stream_report *report, const char *golden) {
+    cli_json json = {.out = stdout};
+    cli_json_open(&json, NULL, '{');
+    cli_json_bool(&json, "ok", report->ok);
+    cli_json_string(&json, "golden", golden);
+    cli_json_int(&json, "tokens", report->tokens);
+    cli_json_open(&json, "caches", '[');
+    for (int32_t i = 0; i < report->count; i++) {
+        const fb_stream_row *row = &report->rows[i];
+        cli_json_open(&json, NULL, '{');
+        cli_json_string(&json, "cache", fb_cache_name(row->cache));
+        cli_json_int(&json, "sinks", row->sinks);
+        cli_json_int(&json, "window", row->window);
+        cli_json_real(&json, "nll_max_abs", row->nll_max_abs);
+        cli_json_real(&json, "nll_limit", row->nll_limit);
+        cli_json_real(&json, "logits_max_abs", row->logits_max_abs);
+        cli_json_real(&json, "logits_limit", row->logits_limit);
+        cli_json_real(&json, "perplexity", row->perplexity);
+        cli_json_real(&json, "perplexity_golden", row->perplexity_wanted);
+        cli_json_bool(&json, "ok", row->ok);
+        cli_json_close(&json, '}');
+    }
+    cli_json_close(&json, ']');
+    cli_json_close(&json, '}');
+    putchar('\n');
+}
+
+static int compare_stream(const fb_model *model, const char *golden, const fb_session_options *session,
+                          bool as_json) {
+    fb_error err;
+    fb_stream_report *report;
+    fb_model_info info;
+    fb_model_get_info(model, &info);
+    if (fb_verify_stream(model, golden, session, &report, &err) != FB_OK) return cli_fail_error(&err);
+    bool dense = false;
+    for (int32_t i = 0; i < report->count; i++) dense = dense || report->rows[i].cache == FB_CACHE_DENSE;
+    if (dense && report->tokens > info.context)
+        cli_warn("dense: %" PRId64 " tokens (the model was trained on %" PRId64 ")", report->tokens,
+                 info.context);
+    (as_json ? stream_json : print_stream)(report, golden);
+    int status = report->ok ? CLI_OK : CLI_FAILED;
+    fb_stream_free(report);
+    return status;
+}
+
 static int compare(const fb_model *model, const char *golden, const cli_model_options *options,
                    bool as_json) {
     fb_error err;
     fb_session_options session;
     fb_verify_report *report;
+    bool streams;
     cli_model_session(options, &session);
+    if (fb_golden_streams(golden, &streams, &err) != FB_OK) return cli_fail_error(&err);
+    if (streams) return compare_stream(model, golden, &session, as_json);
     if (fb_verify_golden(model, golden, &session, &report, &err) != FB_OK) return cli_fail_error(&err);
     (as_json ? print_json : print_table)(report, golden);
     int status = report->ok ? CLI_OK : CLI_FAILED;
@@ -99,7 +173,8 @@ static int compare(const fb_model *model, const char *golden, const cli_model_op
 
 #define NOTES                                                                                                \
     "\nWith --golden, the model is compared with a reference answer, whose cache was not rounded: there,\n"  \
-    "auto for --kv is act. Without, its fuses are compared with the plain program: each that applies\n"      \
+    "auto for --kv is act. A golden of a stream names its caches. Without, its fuses are compared with the " \
+    "plain program: each that applies\n"                                                                     \
     "alone, all together and the planner's choice; or each of SPEC, then SPEC.\n"
 
 static int prove(const fb_model *model, const cli_model_options *options, bool as_json) {

@@ -59,6 +59,7 @@ typedef struct fb_plan_options {
     bool greedy;    /* only the best token of a step is wanted, not the logits */
     bool float_dot; /* quantised weights are multiplied with floats: nothing is quantised in the program */
     bool graph;     /* the backend can record a step */
+    int64_t sinks, window; /* of a cache that is a ring (fb_ring); 0: dense */
 } fb_plan_options;
 
 /* A program after its fuses. The frequencies still belong to the plain program. */

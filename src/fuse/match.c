@@ -105,10 +105,8 @@ bool fb_pattern_apply(const fb_pattern *pattern, fb_program *program, const fb_p
  * -------------------------------------------------------------------------------------------------------- */
 
 fb_op fb_match_new(fb_op_kind kind, fb_fuse_id fuse) {
-    fb_op op = {.kind = kind, .fuses = FB_FUSE_BIT(fuse)};
-    for (int k = 0; k < FB_MAX_IN; k++) op.in[k] = FB_NONE;
-    for (int k = 0; k < FB_MAX_OUT; k++) op.out[k] = FB_NONE;
-    for (int k = 0; k < FB_MAX_WEIGHTS; k++) op.weights[k] = op.last_weights[k] = FB_NONE;
+    fb_op op = fb_op_new(kind);
+    op.fuses = FB_FUSE_BIT(fuse);
     return op;
 }
 

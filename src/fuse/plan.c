@@ -80,6 +80,7 @@ fb_status fb_plan_make(const fb_program *plain, const fb_plan_options *options, 
     memset(plan, 0, sizeof *plan);
     plan->program = *plain;
     if (options->float_dot) take_floats(&plan->program);
+    if (options->sinks) FB_TRY(fb_program_add_sinks(&plan->program, options->sinks + options->window, err));
     for (int32_t i = 0; i < fb_pattern_count; i++) {
         const fb_pattern *pattern = &fb_pattern_table[i];
         if (!(options->fuses & FB_FUSE_BIT(pattern->fuse))) continue;

@@ -29,9 +29,9 @@ static int32_t quantized(fb_program *p, fb_section section, int32_t value, int32
     fb_value v = {.storage = out, .heads = 1, .width = width, .stride = width, .always_f32 = true};
     snprintf(v.name, sizeof v.name, "%.19s_q8", x->name);
     p->values[out] = v;
-    fb_op op = {
-        .kind = FB_OP_QUANTIZE, .in = {value, FB_NONE, FB_NONE, FB_NONE}, .out = {out, FB_NONE, FB_NONE}};
-    for (int k = 0; k < FB_MAX_WEIGHTS; k++) op.weights[k] = op.last_weights[k] = FB_NONE;
+    fb_op op = fb_op_new(FB_OP_QUANTIZE);
+    op.in[0] = value;
+    op.out[0] = out;
     fb_op *at = &p->ops[section][*index];
     memmove(at + 1, at, (size_t)(p->op_count[section]++ - *index) * sizeof *at);
     *at = op;

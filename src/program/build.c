@@ -3,6 +3,14 @@
 #include <math.h>
 #include <stdio.h>
 
+fb_op fb_op_new(fb_op_kind kind) {
+    fb_op op = {.kind = kind};
+    for (int i = 0; i < FB_MAX_IN; i++) op.in[i] = FB_NONE;
+    for (int i = 0; i < FB_MAX_OUT; i++) op.out[i] = FB_NONE;
+    for (int i = 0; i < FB_MAX_WEIGHTS; i++) op.weights[i] = op.last_weights[i] = FB_NONE;
+    return op;
+}
+
 static fb_value *value_at(fb_build *b, int32_t value) { return &b->program->values[value]; }
 
 static int32_t add_value(fb_build *b, const char *name, int64_t heads, int64_t width) {
@@ -64,10 +72,7 @@ static fb_op *add_op(fb_build *b, fb_op_kind kind) {
         *count = 0;
     }
     fb_op *op = &p->ops[b->section][(*count)++];
-    *op = (fb_op){.kind = kind};
-    for (int i = 0; i < FB_MAX_IN; i++) op->in[i] = FB_NONE;
-    for (int i = 0; i < FB_MAX_OUT; i++) op->out[i] = FB_NONE;
-    for (int i = 0; i < FB_MAX_WEIGHTS; i++) op->weights[i] = op->last_weights[i] = FB_NONE;
+    *op = fb_op_new(kind);
     return op;
 }
 

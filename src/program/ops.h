@@ -13,7 +13,11 @@ extern "C" {
  *
  * T is the number of tokens in a step, P the position of its first token. `weights` is the most an op takes;
  * a bias may be absent. An elementwise op reads, for element i of its output, only element i of its inputs:
- * output and input may share a buffer. */
+ * output and input may share a buffer.
+ *
+ * With a cache that keeps sinks (fb_ring), attention has a second query, rotated at the position that the
+ * token has in the cache: the sinks are compared with that one. It is the second input of attn_*, and the
+ * second output of rope_kv, whose fifth input are its angles. */
 #define FB_OPS(X)                                                                                            \
     X(EMBED, embed, 0, 1, 1, ANY, "out[t] = table[ids[t]]")                                                  \
     X(EMBED_POSITION, embed_position, 0, 1, 1, ANY, "out[t] = table[P + t]")                                 \
@@ -24,8 +28,8 @@ extern "C" {
     X(LINEAR, linear, 1, 1, 2, ANY, "x * weight^T + bias")                                                   \
     X(ROPE, rope, 2, 1, 0, ANY, "pairs (i, i + n/2) of each head's first n elements, rotated by the angles") \
     X(KV_APPEND, kv_append, 2, 0, 0, ANY, "k and v become rows P + t of the layer's cache")                  \
-    X(ATTN_SCORES, attn_scores, 1, 1, 0, ANY, "q . cached k * scale, for positions 0 to P + t")              \
-    X(SOFTMAX, softmax, 1, 1, 0, ELEMENT, "exp(x - max) / sum, over positions 0 to P + t")                   \
+    X(ATTN_SCORES, attn_scores, 2, 1, 0, ANY, "q . cached k * scale, for slots that token P + t looks into") \
+    X(SOFTMAX, softmax, 1, 1, 0, ELEMENT, "exp(x - max) / sum, over the slots that attn_scores wrote")       \
     X(ATTN_VALUES, attn_values, 1, 1, 0, ANY, "sum of probability * cached v")                               \
     X(GELU, gelu, 1, 1, 0, ELEMENT, "x * Phi(x)")                                                            \
     X(GELU_TANH, gelu_tanh, 1, 1, 0, ELEMENT, "x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3)))")           \
@@ -37,9 +41,9 @@ extern "C" {
     X(SWIGLU, swiglu, 2, 1, 0, ELEMENT, "silu(a) * b")                                                       \
     X(LINEAR_GROUP, linear_group, 4, 3, 12, ELEMENT,                                                         \
       "up to three linears with norm, activation, product or residual")                                      \
-    X(ROPE_KV, rope_kv, 4, 1, 0, HEAD, "q and k rotated; k and v become rows P + t of the layer's cache")    \
-    X(ATTN_ROWS, attn_rows, 1, 1, 0, HEAD, "scores, softmax and values of a row, in the plain ops' order")   \
-    X(ATTN_FLASH, attn_flash, 1, 1, 0, HEAD, "scores, softmax and values in one pass over the cache")        \
+    X(ROPE_KV, rope_kv, 5, 2, 0, HEAD, "q and k rotated; k and v become rows P + t of the layer's cache")    \
+    X(ATTN_ROWS, attn_rows, 2, 1, 0, HEAD, "scores, softmax and values of a row, in the plain ops' order")   \
+    X(ATTN_FLASH, attn_flash, 2, 1, 0, HEAD, "scores, softmax and values in one pass over the cache")        \
     X(HEAD_ARGMAX, head_argmax, 1, 1, 1, ANY, "the column of the largest x * weight^T, and that value")
 
 typedef enum fb_op_kind {
@@ -49,7 +53,7 @@ typedef enum fb_op_kind {
         FB_OP_COUNT
 } fb_op_kind;
 
-#define FB_MAX_IN       4
+#define FB_MAX_IN       5
 #define FB_MAX_OUT      3
 #define FB_MAX_WEIGHTS  12
 #define FB_MAX_SEGMENTS 3
@@ -94,6 +98,7 @@ typedef struct fb_op_attr {
     float scale;                         /* attn_scores */
     int32_t rotary;                      /* rope, rope_angles: elements of a head that rotate; even */
     const double *frequencies;           /* rope_angles: [rotary / 2]; belongs to the program */
+    int64_t limit;                       /* rope_angles: positions beyond this count as this; 0: none */
 } fb_op_attr;
 
 #ifdef __cplusplus

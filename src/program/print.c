@@ -59,6 +59,7 @@ static void print_attr(FILE *f, const fb_op *op, const char *separator) {
         break;
     }
     if (op->attr.rotary) fprintf(f, "%srotary %d", separator, op->attr.rotary);
+    if (op->attr.limit) fprintf(f, ", at most %" PRId64, op->attr.limit);
 }
 
 /* The fuses' names; they say more than "linear_group". */

@@ -76,6 +76,13 @@ typedef struct fb_program {
 
 void fb_program_clear(fb_program *program);
 
+/* An op without inputs, outputs and weights. */
+fb_op fb_op_new(fb_op_kind kind);
+
+/* For a cache with sinks: attention gets its second query, rotated at positions of at most `limit`. A fault
+ * of the caller if the program has no rotary positions. */
+fb_status fb_program_add_sinks(fb_program *program, int64_t limit, fb_error *err);
+
 /* The program as text: a header for each section, then one op a line with shapes. Released with free.
  * `fuse_name` gives the names of fb_op.fuses' bits; a plain program has none. */
 typedef const char *(*fb_fuse_name_fn)(int fuse);

@@ -7,19 +7,21 @@
 #include "fuse/fuse.h"
 #include "model/model.h"
 #include "plan/price.h"
+#include "run/cache.h"
 
 /* Rows of a prefill step: enough that each weight that is read is used many times, few enough that the
  * activations of a model of this size stay in the second-level cache. Not tuned. */
 #define DEFAULT_CHUNK 128
 /* On a GPU: enough rows to fill it with tiles of the smaller matrices. */
 #define DEFAULT_CHUNK_GPU 512
-/* No product of sizes overflows below this. */
-#define MAX_CHUNK 65536
+/* Angles are products of a position and a frequency, in double: up to here a position is exact. */
+#define MAX_POSITION (1ll << 53)
 
 struct fb_session {
     const fb_model *model;
     fb_session_options options;
     fb_dtype kv; /* what options.kv means */
+    fb_ring ring;
     const fb_backend *backend;
     int32_t device;
     fb_plan plan;
@@ -33,24 +35,14 @@ struct fb_session {
 };
 
 void fb_session_options_default(fb_session_options *options) {
-    *options = (fb_session_options){.act = FB_F32, .fuse = "auto"};
+    *options = (fb_session_options){.act = FB_F32, .fuse = "auto", .sinks = 4};
 }
 
-static fb_status check_options(const fb_model *m, const fb_backend *backend, fb_session_options *o,
-                               fb_error *err) {
-    const fb_program *p = &m->spec->program;
+static fb_status check_options(const fb_session_options *o, fb_error *err) {
     if (o->threads < 0 || o->threads > FB_POOL_MAX_LANES)
         return fb_fail(err, FB_ERROR_USAGE, "threads: %d (0 to %d)", o->threads, FB_POOL_MAX_LANES);
     if ((unsigned)o->act >= FB_FLOAT_COUNT)
         return fb_fail(err, FB_ERROR_USAGE, "act: %d (f32, f16, bf16, f64)", (int)o->act);
-    if (o->capacity < 0 || o->capacity > p->context)
-        return fb_fail(err, FB_ERROR_USAGE, "capacity: %lld tokens (the model's context is %lld)",
-                       (long long)o->capacity, (long long)p->context);
-    if (!o->capacity) o->capacity = p->context;
-    if (o->chunk < 0 || o->chunk > MAX_CHUNK)
-        return fb_fail(err, FB_ERROR_USAGE, "chunk: %lld (0 to %d)", (long long)o->chunk, MAX_CHUNK);
-    if (!o->chunk) o->chunk = backend == &fb_backend_cpu ? DEFAULT_CHUNK : DEFAULT_CHUNK_GPU;
-    if (o->chunk > o->capacity) o->chunk = o->capacity;
     return FB_OK;
 }
 
@@ -77,13 +69,13 @@ static void find_machine(const fb_session *s, fb_machine *machine) {
     }
 }
 
-/* The planner's choice, for decoding in the middle of the cache. */
+/* The planner's choice, for decoding in the middle of the cache; of a ring, when it is full. */
 static fb_status choose(const fb_session *s, fb_plan_options *options, fb_error *err) {
     const fb_session_options *o = &s->options;
     fb_machine machine;
     find_machine(s, &machine);
     fb_shape shape = {.rows = 1,
-                      .position = o->capacity / 2,
+                      .position = s->ring.window ? s->ring.sinks + s->ring.window : o->capacity / 2,
                       .epilogue_rows = 1,
                       .lanes = machine.lanes,
                       .act = o->act,
@@ -96,18 +88,16 @@ static fb_status make_plan(fb_session *s, fb_error *err) {
     fb_plan_options options = {.exact = o->exact,
                                .greedy = o->greedy && !o->all_logits && !o->on_hidden,
                                .float_dot = fb_float_dot(o),
-                               .graph = s->backend->graphs};
+                               .graph = s->backend->graphs,
+                               .sinks = s->ring.sinks,
+                               .window = s->ring.window};
     bool automatic;
     FB_TRY(fb_fuse_parse(o->fuse ? o->fuse : "auto", &options.fuses, &automatic, err));
     if (automatic) FB_TRY(choose(s, &options, err));
     return fb_plan_make(&s->model->spec->program, &options, &s->plan, err);
 }
 
-static fb_status start(fb_session *s, fb_error *err) {
-    FB_TRY(fb_backend_find(&s->options, &s->backend, &s->device, err));
-    FB_TRY(check_options(s->model, s->backend, &s->options, err));
-    FB_TRY(fb_dtype_parse_kv(s->options.kv, s->options.act, &s->kv, err));
-    FB_TRY(make_plan(s, err));
+static fb_status open_engine(fb_session *s, fb_engine *fork_of, fb_error *err) {
     FB_TRY(reserve_logits(s, 1, err));
     const fb_session_options *o = &s->options;
     fb_backend_options options = {.threads = o->threads,
@@ -118,10 +108,22 @@ static fb_status start(fb_session *s, fb_error *err) {
                                   .graph = s->plan.applied & FB_FUSE_BIT(FB_FUSE_GRAPH),
                                   .profile = o->profile,
                                   .capacity = o->capacity,
+                                  .ring = s->ring,
+                                  .fork_of = fork_of,
                                   .chunk = o->chunk,
                                   .epilogue_rows = o->all_logits || o->on_hidden ? o->chunk : 1};
     fb_bound bound = {&s->plan.program, s->model->weights};
     return s->backend->open(&bound, &options, &s->engine, err);
+}
+
+static fb_status start(fb_session *s, fb_error *err) {
+    FB_TRY(fb_backend_find(&s->options, &s->backend, &s->device, err));
+    FB_TRY(check_options(&s->options, err));
+    int64_t chunk = s->backend == &fb_backend_cpu ? DEFAULT_CHUNK : DEFAULT_CHUNK_GPU;
+    FB_TRY(fb_cache_settle(&s->model->spec->program, &s->options, chunk, &s->ring, err));
+    FB_TRY(fb_dtype_parse_kv(s->options.kv, s->options.act, &s->kv, err));
+    FB_TRY(make_plan(s, err));
+    return open_engine(s, NULL, err);
 }
 
 fb_status fb_session_create(const fb_model *model, const fb_session_options *options, fb_session **out,
@@ -143,6 +145,29 @@ fb_status fb_session_create(const fb_model *model, const fb_session_options *opt
     return FB_OK;
 }
 
+fb_status fb_session_fork(const fb_session *from, fb_session **out, fb_error *err) {
+    *out = NULL;
+    if (from->broken)
+        return fb_fail(err, FB_ERROR_USAGE, "session: a step was stopped (reset the session first)");
+    fb_session *s = malloc(sizeof *s);
+    if (!s) return fb_fail_memory(err, "session", sizeof *s);
+    *s = *from;
+    s->engine = NULL;
+    s->logits = NULL;
+    s->logits_capacity = 0;
+    fb_status status = reserve_logits(s, from->logits_rows, err);
+    if (status == FB_OK) status = open_engine(s, from->engine, err);
+    if (status != FB_OK) {
+        fb_session_free(s);
+        return status;
+    }
+    if (from->logits_rows)
+        memcpy(s->logits, from->logits,
+               (size_t)(from->logits_rows * s->model->spec->program.vocab) * sizeof *s->logits);
+    *out = s;
+    return FB_OK;
+}
+
 void fb_session_free(fb_session *s) {
     if (!s) return;
     if (s->engine) s->backend->close(s->engine);
@@ -151,13 +176,14 @@ void fb_session_free(fb_session *s) {
 }
 
 static fb_status check_tokens(const fb_session *s, const int32_t *ids, int64_t count, fb_error *err) {
-    int64_t vocab = s->model->spec->program.vocab, room = s->options.capacity - s->position;
+    int64_t vocab = s->model->spec->program.vocab, most = s->ring.window ? MAX_POSITION : s->options.capacity;
+    int64_t room = most - s->position;
     if (s->broken)
         return fb_fail(err, FB_ERROR_USAGE, "session: a step was stopped (reset the session first)");
     if (count < 1) return fb_fail(err, FB_ERROR_USAGE, "tokens: %lld (at least 1)", (long long)count);
     if (count > room)
         return fb_fail(err, FB_ERROR_USAGE, "tokens: %lld (the session has room for %lld more of %lld)",
-                       (long long)count, (long long)room, (long long)s->options.capacity);
+                       (long long)count, (long long)room, (long long)most);
     for (int64_t i = 0; i < count; i++)
         if (ids[i] < 0 || ids[i] >= vocab)
             return fb_fail(err, FB_ERROR_USAGE, "token %lld: id %d (0 to %lld)", (long long)i, ids[i],
@@ -263,6 +289,32 @@ void fb_session_reset(fb_session *s) {
     s->position = 0;
     s->logits_rows = 0;
     s->broken = false;
+}
+
+fb_status fb_session_trim(fb_session *s, int64_t count, fb_error *err) {
+    int64_t back = fb_cache_trimmable(&s->ring, s->position);
+    if (s->broken)
+        return fb_fail(err, FB_ERROR_USAGE, "session: a step was stopped (reset the session first)");
+    if (count < s->position - back || count > s->position)
+        return fb_fail(err, FB_ERROR_USAGE,
+                       "trim: to %lld tokens (%lld to %lld: what came before is forgotten)", (long long)count,
+                       (long long)(s->position - back), (long long)s->position);
+    s->position = count;
+    s->logits_rows = 0;
+    return FB_OK;
+}
+
+void fb_session_get_cache(const fb_session *s, fb_cache_info *info) {
+    const fb_program *p = &s->plan.program;
+    int64_t slots = (s->options.capacity + FB_KV_LANES - 1) / FB_KV_LANES * FB_KV_LANES;
+    int64_t reach = s->ring.sinks + s->ring.window;
+    *info = (fb_cache_info){.kind = s->options.cache,
+                            .sinks = s->ring.sinks,
+                            .window = s->ring.window,
+                            .slots = slots,
+                            .bytes = 2 * p->layers * p->kv_heads * slots * p->head_dim * fb_dtype_size(s->kv),
+                            .held = s->ring.window && s->position > reach ? reach : s->position,
+                            .trimmable = fb_cache_trimmable(&s->ring, s->position)};
 }
 
 bool fb_session_op_calls(const fb_session *s, int index, const char **name, int64_t *calls) {

@@ -46,7 +46,7 @@ static fb_status check_type(const char *what, const fb_tensor_entry *entry, fb_s
 }
 
 /* An integer vector of ids inside the vocabulary. */
-static fb_status check_ids(const char *what, const fb_tensor_entry *entry, int64_t vocab, fb_error *err) {
+fb_status fb_golden_check_ids(const char *what, const fb_tensor_entry *entry, int64_t vocab, fb_error *err) {
     for (int64_t i = 0; i < entry->count; i++) {
         int64_t id = fb_golden_int(entry, i);
         if (id < 0 || id >= vocab)
@@ -56,7 +56,7 @@ static fb_status check_ids(const char *what, const fb_tensor_entry *entry, int64
     return FB_OK;
 }
 
-static fb_status check_vector(const char *what, const fb_tensor_entry *entry, fb_error *err) {
+fb_status fb_golden_check_vector(const char *what, const fb_tensor_entry *entry, fb_error *err) {
     char text[128];
     FB_TRY(check_type(what, entry, FB_STORED_I32, FB_STORED_I64, err));
     if (entry->dims == 1 && entry->count > 0) return FB_OK;
@@ -64,17 +64,7 @@ static fb_status check_vector(const char *what, const fb_tensor_entry *entry, fb
                    what, entry->name, fb_tensor_shape_text(entry, text, sizeof text));
 }
 
-/* A matrix of finite numbers [rows, cols]; *cols is set by the first one and binds the others. NaN would pass
- * no comparison and an infinity every relative one, so neither is a reference. */
-static fb_status check_matrix(const char *what, const fb_tensor_entry *entry, fb_stored_type type,
-                              int64_t rows, int64_t *cols, fb_error *err) {
-    char text[128];
-    FB_TRY(check_type(what, entry, type, type, err));
-    if (*cols == 0 && entry->dims == 2) *cols = entry->shape[1];
-    if (entry->dims != 2 || entry->shape[0] != rows || entry->shape[1] != *cols || *cols < 1)
-        return fb_fail(err, FB_ERROR_FILE, "%s: tensor %s: shape: %s (expected [%lld, %s%lld])", what,
-                       entry->name, fb_tensor_shape_text(entry, text, sizeof text), (long long)rows,
-                       *cols < 1 ? "at least " : "", (long long)(*cols < 1 ? 1 : *cols));
+fb_status fb_golden_check_finite(const char *what, const fb_tensor_entry *entry, fb_error *err) {
     for (int64_t i = 0; i < entry->count; i++) {
         double value = fb_golden_real(entry, i);
         if (!isfinite(value))
@@ -82,6 +72,20 @@ static fb_status check_matrix(const char *what, const fb_tensor_entry *entry, fb
                            (long long)i, value);
     }
     return FB_OK;
+}
+
+/* A matrix of finite numbers [rows, cols]; *cols is set by the first one and binds the others. NaN would pass
+ * no comparison and an infinity every relative one, so neither is a reference. */
+fb_status fb_golden_check_matrix(const char *what, const fb_tensor_entry *entry, fb_stored_type type,
+                                 int64_t rows, int64_t *cols, fb_error *err) {
+    char text[128];
+    FB_TRY(check_type(what, entry, type, type, err));
+    if (*cols == 0 && entry->dims == 2) *cols = entry->shape[1];
+    if (entry->dims != 2 || entry->shape[0] != rows || entry->shape[1] != *cols || *cols < 1)
+        return fb_fail(err, FB_ERROR_FILE, "%s: tensor %s: shape: %s (expected [%lld, %s%lld])", what,
+                       entry->name, fb_tensor_shape_text(entry, text, sizeof text), (long long)rows,
+                       *cols < 1 ? "at least " : "", (long long)(*cols < 1 ? 1 : *cols));
+    return fb_golden_check_finite(what, entry, err);
 }
 
 /* hidden.0, hidden.1, … without a gap. */
@@ -111,17 +115,19 @@ static fb_status read_table(const char *what, fb_golden *golden, fb_error *err) 
     golden->greedy = fb_tensors_find(table, "greedy");
     FB_TRY(find_hidden(what, golden, err));
 
-    FB_TRY(check_vector(what, golden->ids, err));
+    FB_TRY(fb_golden_check_vector(what, golden->ids, err));
     golden->tokens = golden->ids->count;
-    FB_TRY(check_matrix(what, golden->logits, FB_STORED_F32, golden->tokens, &golden->vocab, err));
+    FB_TRY(fb_golden_check_matrix(what, golden->logits, FB_STORED_F32, golden->tokens, &golden->vocab, err));
     if (golden->logits_f64)
-        FB_TRY(check_matrix(what, golden->logits_f64, FB_STORED_F64, golden->tokens, &golden->vocab, err));
+        FB_TRY(fb_golden_check_matrix(what, golden->logits_f64, FB_STORED_F64, golden->tokens, &golden->vocab,
+                                      err));
     for (int64_t layer = 0; layer < golden->layers; layer++)
-        FB_TRY(check_matrix(what, golden->hidden[layer], FB_STORED_F32, golden->tokens, &golden->width, err));
-    FB_TRY(check_ids(what, golden->ids, golden->vocab, err));
+        FB_TRY(fb_golden_check_matrix(what, golden->hidden[layer], FB_STORED_F32, golden->tokens,
+                                      &golden->width, err));
+    FB_TRY(fb_golden_check_ids(what, golden->ids, golden->vocab, err));
     if (!golden->greedy) return FB_OK;
-    FB_TRY(check_vector(what, golden->greedy, err));
-    return check_ids(what, golden->greedy, golden->vocab, err);
+    FB_TRY(fb_golden_check_vector(what, golden->greedy, err));
+    return fb_golden_check_ids(what, golden->greedy, golden->vocab, err);
 }
 
 fb_status fb_golden_from_table(const char *what, fb_tensor_table *table, fb_golden *out, fb_error *err) {

@@ -21,6 +21,13 @@ fb_status fb_golden_open(const char *path, fb_golden *out, fb_error *err);
 fb_status fb_golden_from_table(const char *what, fb_tensor_table *table, fb_golden *out, fb_error *err);
 void fb_golden_close(fb_golden *golden);
 
+/* What a file may have wrong, for everything that reads goldens. */
+fb_status fb_golden_check_vector(const char *what, const fb_tensor_entry *entry, fb_error *err);
+fb_status fb_golden_check_ids(const char *what, const fb_tensor_entry *entry, int64_t vocab, fb_error *err);
+fb_status fb_golden_check_finite(const char *what, const fb_tensor_entry *entry, fb_error *err);
+fb_status fb_golden_check_matrix(const char *what, const fb_tensor_entry *entry, fb_stored_type type,
+                                 int64_t rows, int64_t *cols, fb_error *err);
+
 int64_t fb_golden_int(const fb_tensor_entry *entry, int64_t index); /* of an I32 or I64 entry */
 double fb_golden_real(const fb_tensor_entry *entry, int64_t index); /* of an F32 or F64 entry */
 

@@ -65,9 +65,9 @@ static void printed(void **state) {
                                          "  act [T, 256] = gelu_tanh(up)", NULL});
 }
 
-/* Each op has as many inputs and outputs as its row says, at most so many weights, and writes what nothing
- * wrote. */
-static void check_section(const fb_program *p, int section, bool *written) {
+/* Each op has as many inputs and outputs as its row says (attention's second query only with sinks), at most
+ * so many weights, and writes what nothing wrote. */
+static void check_section(const fb_program *p, int section, bool sinks, bool *written) {
     for (int32_t i = 0; i < p->op_count[section]; i++) {
         const fb_op *op = &p->ops[section][i];
         const fb_op_row *row = &fb_op_table[op->kind];
@@ -80,28 +80,56 @@ static void check_section(const fb_program *p, int section, bool *written) {
             assert_false(written[op->out[k]]);
             written[op->out[k]] = true;
         }
-        if (in != row->inputs || out != row->outputs || weights > row->weights)
+        if (in != row->inputs - (op->kind == FB_OP_ATTN_SCORES && !sinks) || out != row->outputs ||
+            weights > row->weights)
             fail_msg("%s: %d inputs, %d outputs, %d weights", row->name, in, out, weights);
     }
+}
+
+static void check_program(const fb_program *p, bool sinks) {
+    bool written[FB_MAX_VALUES] = {false};
+    for (int section = 0; section < FB_SECTIONS; section++) check_section(p, section, sinks, written);
+    for (int32_t v = 0; v < p->value_count; v++) {
+        const fb_value *value = &p->values[v], *storage = &p->values[value->storage];
+        assert_true(written[value->storage] && storage->storage == value->storage);
+        int64_t end = value->offset + (value->heads - 1) * value->stride + value->width;
+        assert_true(value->offset >= 0 && (value->width == 0 || end <= storage->heads * storage->width));
+    }
+    assert_int_equal(p->carry_count, 1);
+    assert_int_equal(p->carries[0].next, p->residual);
 }
 
 static void well_formed(void **state) {
     (void)state;
     for (const char *const *name = fbt_cases; *name; name++) {
         fb_spec *spec = describe(*name);
-        const fb_program *p = &spec->program;
-        bool written[FB_MAX_VALUES] = {false};
-        for (int section = 0; section < FB_SECTIONS; section++) check_section(p, section, written);
-        for (int32_t v = 0; v < p->value_count; v++) {
-            const fb_value *value = &p->values[v], *storage = &p->values[value->storage];
-            assert_true(written[value->storage] && storage->storage == value->storage);
-            int64_t end = value->offset + (value->heads - 1) * value->stride + value->width;
-            assert_true(value->offset >= 0 && (value->width == 0 || end <= storage->heads * storage->width));
+        fb_error err;
+        check_program(&spec->program, false);
+        if (spec->program.frequencies) {
+            assert_ok(fb_program_add_sinks(&spec->program, 12, &err), &err);
+            check_program(&spec->program, true);
+        } else {
+            assert_int_equal(fb_program_add_sinks(&spec->program, 12, &err), FB_ERROR_SYSTEM);
         }
-        assert_int_equal(p->carry_count, 1);
-        assert_int_equal(p->carries[0].next, p->residual);
         fb_spec_free(spec);
     }
+}
+
+/* The query for the sinks has angles of its own, which stop at the limit. */
+static void sinks(void **state) {
+    (void)state;
+    fb_spec *spec = describe("llama-gqa-tied");
+    fb_program *p = &spec->program;
+    fb_error err;
+    char *text;
+    assert_ok(fb_program_add_sinks(p, 12, &err), &err);
+    assert_ok(fb_program_print(p, NULL, &text, &err), &err);
+    assert_non_null(strstr(text, "  angles_sinks [T, 16] = rope_angles(rotary 16, at most 12)\n"));
+    assert_non_null(strstr(text, "  q_rot_sinks [T, 4, 16] = rope(q_flat.q, angles_sinks, rotary 16)\n"));
+    assert_non_null(
+        strstr(text, "  scores [T, 4, P+T] = attn_scores(q_rot, q_rot_sinks, cache, scale 0.25)\n"));
+    free(text);
+    fb_spec_free(spec);
 }
 
 static void op_table(void **state) {
@@ -118,6 +146,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(printed),
         cmocka_unit_test(well_formed),
+        cmocka_unit_test(sinks),
         cmocka_unit_test(op_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

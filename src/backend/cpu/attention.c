@@ -11,20 +11,23 @@ FB_INLINE void put_scores(fb_dtype t, const unit *u, int64_t first, const desk *
     }
 }
 
-/* The other way round: probabilities as weights. */
+/* The other way round: probabilities as weights; of a ring, for all that the unit looks into. */
 FB_INLINE void get_weights(fb_dtype t, const unit *u, int64_t first, const desk *d, void *const *from) {
-    for (int64_t n = 0; n < u->n; n++)
-        widen_row(t, vf_address(t, from[n], first), unit_count_in(u, n, first),
-                  d->scores + n * FB_ATTN_BLOCK);
+    int64_t all = u->ring->window ? unit_count_in(u, u->n - 1, first) : 0;
+    for (int64_t n = 0; n < u->n; n++) {
+        float *weights = d->scores + n * FB_ATTN_BLOCK;
+        int64_t count = unit_count_in(u, n, first);
+        widen_row(t, vf_address(t, from[n], first), count, weights);
+        for (int64_t j = count; j < all; j++) weights[j] = 0;
+    }
 }
 
-static void scores_of(const fb_call *call, const unit *u, const fb_view *q, const desk *d, fb_dtype t,
-                      void *const *to) {
+static void scores_of(const fb_call *call, const unit *u, const desk *d, fb_dtype t, void *const *to) {
     const fb_kv *kv = &call->kv;
-    load_queries(q, u, d);
+    load_all_queries(call, u, d);
     for (int64_t first = 0; first < unit_count(u, u->n - 1); first += FB_ATTN_BLOCK) {
         block keys = keys_at(kv, u, first, d);
-        FB_KERNEL(unit_scores)(u, &keys, first, call->attr.scale, d);
+        FB_KERNEL(unit_scores)(u, &keys, first, unit_span(u, first), call->attr.scale, d);
         FB_FOR_DTYPE(t, T, put_scores(T, u, first, d, to));
     }
 }
@@ -34,9 +37,11 @@ static void values_of(const fb_call *call, const unit *u, const fb_view *out, co
     const fb_kv *kv = &call->kv;
     memset(d->sum, 0, (size_t)(u->n * d->stride) * sizeof *d->sum);
     for (int64_t first = 0; first < unit_count(u, u->n - 1); first += FB_ATTN_BLOCK) {
+        range span = unit_span(u, first);
+        if (span.end <= span.begin) continue;
         block values = values_at(kv, u, first, d);
         FB_FOR_DTYPE(t, T, get_weights(T, u, first, d, from));
-        FB_KERNEL(unit_values)(u, &values, first, d);
+        FB_KERNEL(unit_values)(u, &values, first, span, d);
     }
     for (int64_t n = 0; n < u->n; n++) {
         void *y = fb_view_at(out, unit_row(u, n), unit_head(u, n));
@@ -60,7 +65,7 @@ void FB_KERNEL(attn_scores)(const fb_call *call, const fb_lane *lane) {
         unit u = unit_at(call, q->heads, begin, end, FB_ATTN_UNIT);
         void *rows[FB_ATTN_UNIT];
         rows_of(out, &u, rows);
-        scores_of(call, &u, q, &d, out->dtype, rows);
+        scores_of(call, &u, &d, out->dtype, rows);
         begin += u.n;
     }
 }
@@ -101,7 +106,7 @@ void FB_KERNEL(softmax)(const fb_call *call, const fb_lane *lane) {
         int64_t row = item / x->heads, head = item % x->heads;
         FB_FOR_DTYPE(x->dtype, T,
                      softmax_of(T, fb_view_at(x, row, head), fb_view_at(y, row, head),
-                                call->position + row + 1, lane->scratch));
+                                fb_ring_count(&call->kv.ring, call->position + row), lane->scratch));
     }
 }
 
@@ -113,7 +118,7 @@ static void attend_rows(const fb_call *call, const unit *u, const desk *d) {
     float *exps = d->rest;
     void *probs[FB_ATTN_ROWS];
     for (int n = 0; n < FB_ATTN_ROWS; n++) probs[n] = d->rest + (n + 1) * room;
-    scores_of(call, u, q, d, q->dtype, probs);
+    scores_of(call, u, d, q->dtype, probs);
     for (int64_t n = 0; n < u->n; n++)
         FB_FOR_DTYPE(q->dtype, T, softmax_of(T, probs[n], probs[n], unit_count(u, n), exps));
     values_of(call, u, out, d, q->dtype, probs);

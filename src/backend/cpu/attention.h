@@ -4,7 +4,10 @@
  * query head, so that neighbours read the same keys, and almost equally many. A unit is a run of items of one
  * KV head. Blocks begin at multiples of FB_ATTN_BLOCK, whatever the step: a score is one sum over the head's
  * width, in this order, and a weighted sum takes the positions one after the other, so that no bit depends on
- * unit, tile or lane. */
+ * unit, tile or lane.
+ *
+ * Of a ring, blocks are of slots. A slot that an item does not see has a score of -INFINITY, so a weight of
+ * 0; parts of a block that nobody sees are not read. */
 #ifndef FB_BACKEND_CPU_ATTENTION_H
 #define FB_BACKEND_CPU_ATTENTION_H
 
@@ -18,25 +21,69 @@ typedef struct unit {
     int64_t n, kv_head, group;
     int64_t begin; /* the first item, counted from the KV head's first */
     int64_t past;  /* the step's position */
+    const fb_ring *ring;
 } unit;
 
 FB_INLINE int64_t unit_row(const unit *u, int64_t i) { return (u->begin + i) / u->group; }
 FB_INLINE int64_t unit_head(const unit *u, int64_t i) {
     return u->kv_head * u->group + (u->begin + i) % u->group;
 }
-/* How many positions item i sees, from 0 on; of the block that begins at `first`. Never less than the item
- * before. */
-FB_INLINE int64_t unit_count(const unit *u, int64_t i) { return u->past + unit_row(u, i) + 1; }
+FB_INLINE int64_t unit_position(const unit *u, int64_t i) { return u->past + unit_row(u, i); }
+/* How many slots item i looks into, from 0 on; of the block that begins at `first`. Never less than the item
+ * before. Of a dense cache it sees all of them. */
+FB_INLINE int64_t unit_count(const unit *u, int64_t i) { return fb_ring_count(u->ring, unit_position(u, i)); }
 FB_INLINE int64_t unit_count_in(const unit *u, int64_t i, int64_t first) {
     int64_t count = unit_count(u, i) - first;
     return count < 0 ? 0 : count > FB_ATTN_BLOCK ? FB_ATTN_BLOCK : count;
+}
+
+/* From `begin` to `end`: slots, or columns of a block. */
+typedef struct range {
+    int64_t begin, end;
+} range;
+
+/* The part of slots [begin, end) in the block at `first`, as columns. */
+FB_INLINE range range_in(int64_t begin, int64_t end, int64_t first) {
+    begin -= first, end -= first;
+    return (range){begin < 0 ? 0 : begin, end > FB_ATTN_BLOCK ? FB_ATTN_BLOCK : end};
+}
+
+/* The runs of slots that hold the sinks and positions `position` - `back` to `position`, in order: the sinks,
+ * the ring's beginning, its end. A run may be empty. */
+#define RUNS 3
+FB_INLINE void ring_runs(const fb_ring *r, int64_t position, int64_t back, range *run) {
+    int64_t after = position - r->sinks;
+    run[0] = (range){0, position < r->sinks ? position + 1 : r->sinks};
+    run[1] = run[2] = (range){0, 0};
+    if (after < 0) return;
+    int64_t head = after % r->size;
+    if (back > after) back = after;
+    run[1] = (range){r->begin + (head > back ? head - back : 0), r->begin + head + 1};
+    if (back > head) run[2] = (range){r->begin + r->size - (back - head), r->begin + r->size};
+}
+
+/* The columns of the block at `first` between which lies all that items of the unit see; none: end <= begin.
+ */
+FB_INLINE range unit_span(const unit *u, int64_t first) {
+    const fb_ring *r = u->ring;
+    int64_t last = unit_position(u, u->n - 1);
+    if (!r->window) return (range){0, unit_count_in(u, u->n - 1, first)};
+    range run[RUNS], span = {FB_ATTN_BLOCK, 0};
+    ring_runs(r, last, last - unit_position(u, 0) + r->window, run);
+    for (int i = 0; i < RUNS; i++) {
+        range in = range_in(run[i].begin, run[i].end, first);
+        if (in.end <= in.begin) continue;
+        if (in.begin < span.begin) span.begin = in.begin;
+        if (in.end > span.end) span.end = in.end;
+    }
+    return span;
 }
 
 /* The unit at `item`, of at most `most` items and before `end`. */
 FB_INLINE unit unit_at(const fb_call *call, int64_t heads, int64_t item, int64_t end, int64_t most) {
     int64_t group = heads / call->kv.heads, each = call->rows * group, kv_head = item / each;
     int64_t n = end < (kv_head + 1) * each ? end - item : (kv_head + 1) * each - item;
-    return (unit){n < most ? n : most, kv_head, group, item - kv_head * each, call->position};
+    return (unit){n < most ? n : most, kv_head, group, item - kv_head * each, call->position, &call->kv.ring};
 }
 
 /* The items of a fused kernel's lane: whole KV heads where there are enough of them, and rope_kv before needs
@@ -53,6 +100,7 @@ FB_INLINE void share_items(const fb_call *call, const fb_lane *lane, int64_t hea
 typedef struct desk {
     int64_t stride;
     float *q;      /* [FB_ATTN_UNIT][stride] */
+    float *sink_q; /* [FB_ATTN_UNIT][stride]: the second queries */
     float *sum;    /* [FB_ATTN_UNIT][stride] */
     float *block;  /* [FB_ATTN_BLOCK][stride]: keys or values, widened */
     float *scores; /* [FB_ATTN_UNIT][FB_ATTN_BLOCK] */
@@ -62,7 +110,8 @@ typedef struct desk {
 FB_INLINE desk desk_of(const fb_lane *lane, int64_t width) {
     desk d = {.stride = (width + VW - 1) / VW * VW, .scores = lane->scratch};
     d.q = d.scores + FB_ATTN_UNIT * FB_ATTN_BLOCK;
-    d.sum = d.q + FB_ATTN_UNIT * d.stride;
+    d.sink_q = d.q + FB_ATTN_UNIT * d.stride;
+    d.sum = d.sink_q + FB_ATTN_UNIT * d.stride;
     d.block = d.sum + FB_ATTN_UNIT * d.stride;
     d.rest = d.block + FB_ATTN_BLOCK * d.stride;
     return d;
@@ -114,17 +163,24 @@ FB_INLINE block values_at(const fb_kv *kv, const unit *u, int64_t first, const d
     return b;
 }
 
-FB_INLINE void load_queries(const fb_view *q, const unit *u, const desk *d) {
+FB_INLINE void load_queries(const fb_view *q, const unit *u, float *to, int64_t stride) {
     for (int64_t n = 0; n < u->n; n++)
-        FB_FOR_DTYPE(
-            q->dtype, T,
-            widen_row(T, fb_view_at(q, unit_row(u, n), unit_head(u, n)), q->width, d->q + n * d->stride));
+        FB_FOR_DTYPE(q->dtype, T,
+                     widen_row(T, fb_view_at(q, unit_row(u, n), unit_head(u, n)), q->width, to + n * stride));
 }
 
-/* d->scores = the unit's queries against the keys of the block at `first`. */
-void FB_KERNEL(unit_scores)(const unit *u, const block *keys, int64_t first, float scale, const desk *d);
+/* The queries of a call: the second ones, too, where there are sinks. */
+FB_INLINE void load_all_queries(const fb_call *call, const unit *u, const desk *d) {
+    load_queries(&call->in[0], u, d->q, d->stride);
+    if (u->ring->sinks) load_queries(&call->in[1], u, d->sink_q, d->stride);
+}
 
-/* d->sum += d->scores, which are weights now, times the values of the block at `first`. */
-void FB_KERNEL(unit_values)(const unit *u, const block *values, int64_t first, const desk *d);
+/* d->scores = the unit's queries against the keys in `span` of the block at `first`. Of a ring, all columns
+ * that the unit looks into have a score then. */
+void FB_KERNEL(unit_scores)(const unit *u, const block *keys, int64_t first, range span, float scale,
+                            const desk *d);
+
+/* d->sum += d->scores, which are weights now, times the values in `span` of the block at `first`. */
+void FB_KERNEL(unit_values)(const unit *u, const block *values, int64_t first, range span, const desk *d);
 
 #endif

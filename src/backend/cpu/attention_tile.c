@@ -14,11 +14,11 @@ FB_INLINE void fetch(const uint8_t *next, const block *b, const uint8_t *at) {
 /* out[n][j] = scale * q[n] . key[j]. A vector beyond the last is the last one again, and nobody looks at its
  * scores. */
 FB_INLINE void score_tile(fb_dtype t, const int nq, const float *q, int64_t q_stride, const block *b,
-                          const uint8_t *next, int64_t count, float scale, float *out) {
+                          const uint8_t *next, int64_t begin, int64_t count, float scale, float *out) {
     const int vectors = SUMS / nq >= 8 ? 8 : SUMS / nq >= 4 ? 4 : 2;
     const int apart = t == FB_F32 ? 1 : 2; /* elements of FB_KV_LANES keys in a cache line */
     int64_t last = (count - 1) / VW * VW;
-    for (int64_t j = 0; j < count; j += vectors * VW) {
+    for (int64_t j = begin / VW * VW; j < count; j += vectors * VW) {
         const uint8_t *key[8];
         vf sum[4][8];
         for (int k = 0; k < vectors; k++) {
@@ -71,7 +71,7 @@ FB_INLINE void weigh_part(fb_dtype t, const int nq, const int vectors, const flo
 FB_INLINE void weigh_tile(fb_dtype t, const int nq, const float *weights, const block *b, const uint8_t *next,
                           int64_t begin, int64_t end, float *sum, int64_t stride) {
     int64_t i = 0;
-    if (begin == end) return;
+    if (begin >= end) return;
     const int vectors = SUMS / nq >= 4 ? 4 : 2;
     for (; i + vectors * VW <= b->width; i += vectors * VW)
         weigh_part(t, nq, vectors, weights, b, i ? NULL : next, begin, end, i, sum, stride);
@@ -96,29 +96,62 @@ FB_INLINE void weigh_tile(fb_dtype t, const int nq, const float *weights, const 
         }                                                                                                    \
     } while (0)
 
-void FB_KERNEL(unit_scores)(const unit *u, const block *b, int64_t first, float scale, const desk *d) {
+/* The queries at `q` against columns `begin` to `end`, or to what a tile's last item looks into. */
+static void score_columns(const unit *u, const block *b, int64_t first, range columns, float scale,
+                          const float *q, const desk *d) {
     for (int64_t n = 0; n < u->n; n += TILE) {
         int nq = u->n - n < TILE ? (int)(u->n - n) : TILE;
         int64_t count = unit_count_in(u, n + nq - 1, first);
+        if (count > columns.end) count = columns.end;
+        if (count <= columns.begin) continue;
         FB_FOR_DTYPE(b->dtype, T,
                      FOR_TILE(nq, N,
-                              score_tile(T, N, d->q + n * d->stride, d->stride, b, n ? NULL : b->next, count,
-                                         scale, d->scores + n * FB_ATTN_BLOCK)));
+                              score_tile(T, N, q + n * d->stride, d->stride, b, n ? NULL : b->next,
+                                         columns.begin, count, scale, d->scores + n * FB_ATTN_BLOCK)));
     }
 }
 
-/* What all of a tile see first, then for each what it sees besides. */
-void FB_KERNEL(unit_values)(const unit *u, const block *b, int64_t first, const desk *d) {
+/* Columns of the block that item n does not see lose their scores. */
+static void hide(const unit *u, int64_t n, int64_t first, int64_t end, float *scores) {
+    range run[RUNS];
+    int64_t at = 0;
+    ring_runs(u->ring, unit_position(u, n), u->ring->window, run);
+    for (int i = 0; i < RUNS; i++) {
+        range seen = range_in(run[i].begin, run[i].end, first);
+        if (seen.end <= seen.begin) continue;
+        while (at < seen.begin) scores[at++] = -INFINITY;
+        at = seen.end;
+    }
+    while (at < end) scores[at++] = -INFINITY;
+}
+
+void FB_KERNEL(unit_scores)(const unit *u, const block *b, int64_t first, range span, float scale,
+                            const desk *d) {
+    /* The sinks first: a tile writes whole vectors, and beyond its last column. */
+    int64_t ring = u->ring->begin - first;
+    if (ring > 0) score_columns(u, b, first, (range){0, ring}, scale, d->sink_q, d);
+    if (span.begin < ring) span.begin = ring;
+    score_columns(u, b, first, span, scale, d->q, d);
+    if (u->ring->window)
+        for (int64_t n = 0; n < u->n; n++)
+            hide(u, n, first, unit_count_in(u, u->n - 1, first), d->scores + n * FB_ATTN_BLOCK);
+}
+
+/* What all of a tile see first, then for each what it sees besides. Of a ring, all have weights for all. */
+void FB_KERNEL(unit_values)(const unit *u, const block *b, int64_t first, range span, const desk *d) {
     for (int64_t n = 0; n < u->n; n += TILE) {
         int nq = u->n - n < TILE ? (int)(u->n - n) : TILE;
-        int64_t common = unit_count_in(u, n, first);
+        int64_t common = u->ring->window ? span.end : unit_count_in(u, n, first);
         const float *weights = d->scores + n * FB_ATTN_BLOCK;
         float *sum = d->sum + n * d->stride;
         FB_FOR_DTYPE(
             b->dtype, T,
-            FOR_TILE(nq, N, weigh_tile(T, N, weights, b, n ? NULL : b->next, 0, common, sum, d->stride));
-            for (int k = 1; k < nq; k++)
-                weigh_tile(T, 1, weights + k * FB_ATTN_BLOCK, b, NULL, common, unit_count_in(u, n + k, first),
-                           sum + k * d->stride, d->stride));
+            FOR_TILE(nq, N,
+                     weigh_tile(T, N, weights, b, n ? NULL : b->next, span.begin, common, sum, d->stride)));
+        if (u->ring->window) continue;
+        for (int k = 1; k < nq; k++)
+            FB_FOR_DTYPE(b->dtype, T,
+                         weigh_tile(T, 1, weights + k * FB_ATTN_BLOCK, b, NULL, common,
+                                    unit_count_in(u, n + k, first), sum + k * d->stride, d->stride));
     }
 }

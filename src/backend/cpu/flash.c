@@ -14,6 +14,10 @@ FB_INLINE void add_block(online *o, float *s, int64_t count, float *sum, int64_t
     for (int64_t j = count; j % VW; j++) s[j] = -INFINITY; /* of no weight */
     for (int64_t j = 0; j < count; j += VW) best = vf_max(best, vf_load_f32(s + j));
     float now = vf_max_of(best);
+    if (now == -INFINITY) { /* nothing of this block is seen, nor was anything before */
+        memset(s, 0, (size_t)count * sizeof *s);
+        return;
+    }
     for (int64_t j = 0; j < count; j += VW) {
         vf e = vf_exp(vf_load_f32(s + j) - now);
         added += e;
@@ -30,22 +34,24 @@ FB_INLINE void add_block(online *o, float *s, int64_t count, float *sum, int64_t
 
 /* Nothing is rounded to the activation dtype but the result. */
 static void attend_flash(const fb_call *call, const unit *u, const desk *d) {
-    const fb_view *q = &call->in[0], *out = &call->out[0];
+    const fb_view *out = &call->out[0];
     const fb_kv *kv = &call->kv;
     online state[FB_ATTN_UNIT];
     for (int64_t n = 0; n < u->n; n++) state[n] = (online){-INFINITY, 0};
     memset(d->sum, 0, (size_t)(u->n * d->stride) * sizeof *d->sum);
-    load_queries(q, u, d);
+    load_all_queries(call, u, d);
     for (int64_t first = 0; first < unit_count(u, u->n - 1); first += FB_ATTN_BLOCK) {
+        range span = unit_span(u, first);
+        if (span.end <= span.begin) continue;
         block keys = keys_at(kv, u, first, d);
-        FB_KERNEL(unit_scores)(u, &keys, first, call->attr.scale, d);
+        FB_KERNEL(unit_scores)(u, &keys, first, span, call->attr.scale, d);
         for (int64_t n = 0; n < u->n; n++) {
-            int64_t count = unit_count_in(u, n, first);
+            int64_t count = unit_count_in(u, u->ring->window ? u->n - 1 : n, first);
             if (count > 0)
                 add_block(&state[n], d->scores + n * FB_ATTN_BLOCK, count, d->sum + n * d->stride, d->stride);
         }
         block values = values_at(kv, u, first, d);
-        FB_KERNEL(unit_values)(u, &values, first, d);
+        FB_KERNEL(unit_values)(u, &values, first, span, d);
     }
     for (int64_t n = 0; n < u->n; n++) {
         void *y = fb_view_at(out, unit_row(u, n), unit_head(u, n));

@@ -29,7 +29,7 @@ typedef void (*fb_cpu_kernel)(const fb_call *call, const fb_lane *lane);
 
 /* Floats of scratch that attention's kernels need. */
 static inline int64_t fb_attention_scratch(int64_t width, int64_t capacity) {
-    return (2 * FB_ATTN_UNIT + FB_ATTN_BLOCK) * (width + 16) + FB_ATTN_UNIT * FB_ATTN_BLOCK +
+    return (3 * FB_ATTN_UNIT + FB_ATTN_BLOCK) * (width + 16) + FB_ATTN_UNIT * FB_ATTN_BLOCK +
            (FB_ATTN_ROWS + 1) * (capacity + 32);
 }
 

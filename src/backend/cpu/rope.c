@@ -10,8 +10,10 @@ void FB_KERNEL(rope_angles)(const fb_call *call, const fb_lane *lane) {
     fb_lane_share(lane, call->rows, 1, &begin, &end);
     for (int64_t row = begin; row < end; row++) {
         float *out = fb_view_at(&call->out[0], row, 0);
+        int64_t position = call->position + row, limit = call->attr.limit;
+        if (limit && position > limit) position = limit;
         for (int64_t i = 0; i < half; i++) {
-            double angle = (double)(call->position + row) * call->attr.frequencies[i];
+            double angle = (double)position * call->attr.frequencies[i];
             out[i] = (float)cos(angle);
             out[half + i] = (float)sin(angle);
         }
@@ -55,7 +57,8 @@ void FB_KERNEL(rope)(const fb_call *call, const fb_lane *lane) {
 /* k and v of one head and token become the cache's at `position`, rounded to its dtype. */
 FB_INLINE void append(const fb_kv *kv, int64_t head, int64_t position, fb_dtype t, const void *k,
                       const void *v) {
-    uint8_t *key = fb_key_at(kv, head, position), *value = fb_value_at(kv, head, position);
+    int64_t slot = fb_ring_slot(&kv->ring, position);
+    uint8_t *key = fb_key_at(kv, head, slot), *value = fb_value_at(kv, head, slot);
     int64_t width = kv->width;
     FB_FOR_DTYPE(
         kv->dtype, T, const size_t size = T == FB_F32 ? 4 : 2; for (int64_t i = 0; i < width; i += VW) {
@@ -78,22 +81,28 @@ void FB_KERNEL(kv_append)(const fb_call *call, const fb_lane *lane) {
     }
 }
 
-/* in: q, k, v, angles; out: the rotated q. A lane takes whole KV heads, each with the query heads that read
- * it, so that an attention kernel which does the same needs no barrier in between. The rotated k is rounded
- * to the activation dtype first, as rope would have stored it. */
+/* in: q, k, v, angles, with sinks those of the second query; out: the rotated q, the second one. A lane takes
+ * whole KV heads, each with the query heads that read it, so that an attention kernel which does the same
+ * needs no barrier in between. The rotated k is rounded to the activation dtype first, as rope would have
+ * stored it. */
 void FB_KERNEL(rope_kv)(const fb_call *call, const fb_lane *lane) {
-    const fb_view *q = &call->in[0], *k = &call->in[1], *v = &call->in[2], *out = &call->out[0];
+    const fb_view *q = &call->in[0], *k = &call->in[1], *v = &call->in[2];
     const fb_kv *kv = &call->kv;
+    int queries = call->out[1].data ? 2 : 1;
     int64_t group = q->heads / kv->heads, half = call->attr.rotary / 2, begin, end;
     fb_lane_share(lane, kv->heads, 1, &begin, &end);
     for (int64_t head = begin; head < end; head++)
         for (int64_t row = 0; row < call->rows; row++) {
             const float *angles = fb_view_at(&call->in[3], row, 0);
             void *key = lane->scratch;
-            FB_FOR_DTYPE(q->dtype, T,
-                         for (int64_t g = head * group; g < (head + 1) * group; g++) rotate(
-                             T, fb_view_at(q, row, g), fb_view_at(out, row, g), angles, half, q->width);
-                         rotate(T, fb_view_at(k, row, head), key, angles, half, k->width));
+            for (int n = 0; n < queries; n++) {
+                const float *turn = fb_view_at(&call->in[3 + n], row, 0);
+                for (int64_t g = head * group; g < (head + 1) * group; g++)
+                    FB_FOR_DTYPE(q->dtype, T,
+                                 rotate(T, fb_view_at(q, row, g), fb_view_at(&call->out[n], row, g), turn,
+                                        half, q->width));
+            }
+            FB_FOR_DTYPE(k->dtype, T, rotate(T, fb_view_at(k, row, head), key, angles, half, k->width));
             append(kv, head, call->position + row, k->dtype, key, fb_view_at(v, row, head));
         }
 }

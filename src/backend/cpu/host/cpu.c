@@ -18,9 +18,7 @@ struct fb_engine {
     float *scratch;
     int64_t scratch_floats; /* of one lane */
     float *hidden;          /* [chunk, hidden] */
-    uint8_t *cache;         /* [layers][k v], each kv_heads * cache_capacity * head_dim */
-    int64_t cache_capacity; /* tokens */
-    int64_t cache_half;     /* bytes of one layer's k, or v */
+    fb_shared *cache;
     const fb_step *step;
     bool stopped;
     bool by_head;                             /* attention's ops share whole KV heads among the lanes */
@@ -54,6 +52,60 @@ static int64_t scratch_floats(const fb_engine *e) {
     return aligned((most + 64) * 4) / 4;
 }
 
+/* A cache of this engine's own. Pages that nobody writes to cost nothing: it is not cleared but between the
+ * sinks and the ring, where values are read with a weight of zero. */
+static fb_status take_cache(fb_engine *e, uint8_t **out, fb_error *err) {
+    const fb_frame *f = &e->frame;
+    char what[64];
+    void *memory;
+    fb_frame_cache_name(f, what, sizeof what);
+    FB_TRY(fb_memory_take(what, fb_frame_cache_bytes(f), &memory, err));
+    *out = memory;
+    const fb_ring *ring = &f->options.ring;
+    for (int64_t layer = 0; layer < f->bound.program->layers && ring->begin > ring->sinks; layer++) {
+        fb_kv kv = fb_frame_cache(f, *out, layer);
+        size_t size = (size_t)fb_dtype_size(kv.dtype);
+        for (int64_t head = 0; head < kv.heads; head++)
+            for (int64_t slot = ring->sinks; slot < ring->begin; slot++) {
+                memset(fb_value_at(&kv, head, slot), 0, (size_t)kv.width * size);
+                uint8_t *key = fb_key_at(&kv, head, slot);
+                for (int64_t i = 0; i < kv.width; i++)
+                    memset(key + (size_t)(i * FB_KV_LANES) * size, 0, size);
+            }
+    }
+    return FB_OK;
+}
+
+static fb_status start_cache(fb_engine *e, fb_error *err) {
+    fb_engine *from = e->frame.options.fork_of;
+    if (from) {
+        e->cache = fb_shared_join(from->cache);
+        return FB_OK;
+    }
+    uint8_t *memory;
+    FB_TRY(take_cache(e, &memory, err));
+    e->cache = fb_shared_new(memory);
+    if (e->cache) return FB_OK;
+    free(memory);
+    return fb_fail_memory(err, "KV cache", sizeof *e->cache);
+}
+
+/* Before a step writes to it, a shared cache becomes a copy. */
+static fb_status own_cache(fb_engine *e, fb_error *err) {
+    if (fb_shared_alone(e->cache)) return FB_OK;
+    uint8_t *memory;
+    FB_TRY(take_cache(e, &memory, err));
+    fb_shared *own = fb_shared_new(memory);
+    if (!own) {
+        free(memory);
+        return fb_fail_memory(err, "KV cache", sizeof *own);
+    }
+    memcpy(memory, e->cache->memory, (size_t)fb_frame_cache_bytes(&e->frame));
+    free(fb_shared_leave(e->cache));
+    e->cache = own;
+    return FB_OK;
+}
+
 static fb_status allocate(fb_engine *e, fb_error *err) {
     const fb_program *p = e->frame.bound.program;
     const fb_backend_options *o = &e->frame.options;
@@ -68,14 +120,7 @@ static fb_status allocate(fb_engine *e, fb_error *err) {
     e->scratch = memory;
     e->hidden = (float *)(void *)(e->memory + scratch_bytes);
     fb_frame_place(&e->frame, e->memory + scratch_bytes + hidden_bytes);
-    e->cache_capacity = (o->capacity + FB_KV_LANES - 1) / FB_KV_LANES * FB_KV_LANES;
-    e->cache_half = aligned(p->kv_heads * e->cache_capacity * p->head_dim * fb_dtype_size(o->kv));
-    int64_t cache_bytes = 2 * p->layers * e->cache_half;
-    char what[64];
-    snprintf(what, sizeof what, "KV cache of %lld tokens", (long long)o->capacity);
-    FB_TRY(fb_memory_take(what, cache_bytes, &memory, err));
-    e->cache = memory;
-    return FB_OK;
+    return start_cache(e, err);
 }
 
 static void place_barriers(fb_engine *e) {
@@ -99,7 +144,7 @@ static void cpu_close(fb_engine *e) {
     if (!e) return;
     fb_pool_free(e->pool);
     free(e->memory);
-    free(e->cache);
+    free(fb_shared_leave(e->cache));
     free(e);
 }
 
@@ -131,24 +176,13 @@ static fb_status cpu_open(const fb_bound *bound, const fb_backend_options *optio
 /* ---- running
  * -------------------------------------------------------------------------------------------------------- */
 
-static fb_kv layer_cache(const fb_engine *e, int64_t layer) {
-    const fb_program *p = e->frame.bound.program;
-    uint8_t *k = e->cache + 2 * layer * e->cache_half;
-    return (fb_kv){.k = k,
-                   .v = k + e->cache_half,
-                   .dtype = e->frame.options.kv,
-                   .heads = p->kv_heads,
-                   .capacity = e->cache_capacity,
-                   .width = p->head_dim};
-}
-
 static void run_section(fb_engine *e, fb_section section, int64_t layer, const fb_lane *lane) {
     const fb_program *p = e->frame.bound.program;
     for (int32_t i = 0; i < p->op_count[section]; i++) {
         const fb_op *op = &p->ops[section][i];
         fb_call call;
         fb_frame_call(&e->frame, section, i, layer, e->step, &call);
-        if (section == FB_BODY) call.kv = layer_cache(e, layer);
+        if (section == FB_BODY) call.kv = fb_frame_cache(&e->frame, e->cache->memory, layer);
         call.by_head = e->by_head;
         e->isa->kernels[op->kind](&call, lane);
         bool barrier = !e->no_barrier[section][i];
@@ -223,6 +257,7 @@ static void run_lane(void *arg, int32_t index) {
 }
 
 static fb_status cpu_run(fb_engine *e, const fb_step *step, fb_error *err) {
+    FB_TRY(own_cache(e, err));
     e->step = step;
     e->stopped = false;
     e->op_began = e->frame.options.profile ? fb_now() : 0;

@@ -1,17 +1,25 @@
 #include "backend/cpu/ref/ref.h"
 
+/* The slots that a row looks into, and the score of one: of no weight where the row does not see it. */
+static int64_t count_of(const fb_call *call, int64_t row) {
+    return fb_ring_count(&call->kv.ring, call->position + row);
+}
+
+static double score_of(const fb_call *call, int64_t row, int64_t head, int64_t slot) {
+    const fb_kv *kv = &call->kv;
+    const fb_view *q = &call->in[slot < kv->ring.sinks];
+    int64_t group = q->heads / kv->heads;
+    double sum = 0;
+    if (!fb_ring_sees(&kv->ring, call->position + row, slot)) return -INFINITY;
+    REF_FOR(i, q->width) sum += ref_get(q, row, head, i) * ref_key(kv, head / group, slot, i);
+    return sum * (double)call->attr.scale;
+}
+
 void fb_cpu_attn_scores_ref(const fb_call *call, const fb_lane *lane) {
     if (lane->index) return;
-    const fb_view *q = &call->in[0];
-    int64_t group = q->heads / call->kv.heads;
     REF_FOR(row, call->rows)
-    REF_FOR(head, q->heads)
-    REF_FOR(j, call->position + row + 1) {
-        double sum = 0;
-        REF_FOR(i, q->width)
-        sum += ref_get(q, row, head, i) * ref_key(&call->kv, head / group, j, i);
-        ref_set(&call->out[0], row, head, j, sum * (double)call->attr.scale);
-    }
+    REF_FOR(head, call->in[0].heads)
+    REF_FOR(j, count_of(call, row)) ref_set(&call->out[0], row, head, j, score_of(call, row, head, j));
 }
 
 void fb_cpu_softmax_ref(const fb_call *call, const fb_lane *lane) {
@@ -19,7 +27,7 @@ void fb_cpu_softmax_ref(const fb_call *call, const fb_lane *lane) {
     const fb_view *x = &call->in[0];
     REF_FOR(row, call->rows)
     REF_FOR(head, x->heads) {
-        int64_t count = call->position + row + 1;
+        int64_t count = count_of(call, row);
         double most = -INFINITY, sum = 0;
         REF_FOR(j, count) most = fmax(most, ref_get(x, row, head, j));
         REF_FOR(j, count) sum += exp(ref_get(x, row, head, j) - most);
@@ -35,7 +43,7 @@ void fb_cpu_attn_values_ref(const fb_call *call, const fb_lane *lane) {
     REF_FOR(head, out->heads)
     REF_FOR(i, out->width) {
         double sum = 0;
-        REF_FOR(j, call->position + row + 1)
+        REF_FOR(j, count_of(call, row))
         sum += ref_get(&call->in[0], row, head, j) * ref_value(&call->kv, head / group, j, i);
         ref_set(out, row, head, i, sum);
     }
@@ -49,12 +57,10 @@ static void attend(const fb_call *call, const fb_lane *lane) {
     int64_t group = q->heads / kv->heads;
     REF_FOR(row, call->rows)
     REF_FOR(head, q->heads) {
-        int64_t count = call->position + row + 1;
+        int64_t count = count_of(call, row);
         double *score = (double *)(void *)lane->scratch, most = -INFINITY, total = 0;
         REF_FOR(j, count) {
-            score[j] = 0;
-            REF_FOR(i, q->width) score[j] += ref_get(q, row, head, i) * ref_key(kv, head / group, j, i);
-            score[j] *= (double)call->attr.scale;
+            score[j] = score_of(call, row, head, j);
             most = fmax(most, score[j]);
         }
         REF_FOR(j, count) total += exp(score[j] - most);

@@ -5,7 +5,8 @@ void fb_cpu_rope_angles_ref(const fb_call *call, const fb_lane *lane) {
     int64_t half = call->attr.rotary / 2;
     REF_FOR(row, call->rows)
     REF_FOR(i, half) {
-        double angle = (double)(call->position + row) * call->attr.frequencies[i];
+        int64_t position = call->position + row, limit = call->attr.limit;
+        double angle = (double)(limit && position > limit ? limit : position) * call->attr.frequencies[i];
         ref_set(&call->out[0], row, 0, i, cos(angle));
         ref_set(&call->out[0], row, 0, half + i, sin(angle));
     }
@@ -28,8 +29,9 @@ void fb_cpu_rope_ref(const fb_call *call, const fb_lane *lane) {
 }
 
 static void append(const fb_kv *kv, int64_t head, int64_t position, int64_t i, double k, double v) {
-    fb_dtype_set(kv->dtype, fb_key_at(kv, head, position), i * FB_KV_LANES, k);
-    fb_dtype_set(kv->dtype, fb_value_at(kv, head, position), i, v);
+    int64_t slot = fb_ring_slot(&kv->ring, position);
+    fb_dtype_set(kv->dtype, fb_key_at(kv, head, slot), i * FB_KV_LANES, k);
+    fb_dtype_set(kv->dtype, fb_value_at(kv, head, slot), i, v);
 }
 
 void fb_cpu_kv_append_ref(const fb_call *call, const fb_lane *lane) {
@@ -41,14 +43,17 @@ void fb_cpu_kv_append_ref(const fb_call *call, const fb_lane *lane) {
            ref_get(&call->in[1], row, head, i));
 }
 
-/* in: q, k, v, angles. */
+/* in: q, k, v, angles, and those of the second query. */
 void fb_cpu_rope_kv_ref(const fb_call *call, const fb_lane *lane) {
     if (lane->index) return;
     const fb_kv *kv = &call->kv;
     double *turned = (double *)(void *)lane->scratch; /* one key */
     fb_call q = *call, k = *call;
-    q.in[1] = call->in[3];
-    fb_cpu_rope_ref(&q, lane);
+    for (int n = 0; n < (call->out[1].data ? 2 : 1); n++) {
+        q.in[1] = call->in[3 + n];
+        q.out[0] = call->out[n];
+        fb_cpu_rope_ref(&q, lane);
+    }
     k.rows = 1;
     k.in[1] = call->in[3];
     REF_FOR(row, call->rows)

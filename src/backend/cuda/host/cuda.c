@@ -42,6 +42,8 @@ static fb_status check_options(const fb_program *p, const fb_backend_options *o,
     if (o->act == FB_F64 || o->kv == FB_F64)
         return fb_fail(err, FB_ERROR_USAGE, "%s: f64 (only on the CPU, with isa ref)",
                        o->act == FB_F64 ? "act" : "kv");
+    if (o->ring.window || o->fork_of)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "cuda: a cache that forgets, or a fork");
     if (o->isa)
         return fb_fail(err, FB_ERROR_USAGE, "isa: %.32s (only on the CPU, not with backend cuda)", o->isa);
     if (p->head_dim > MOST_HEAD_DIM)

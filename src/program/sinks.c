@@ -1,0 +1,48 @@
+/* The second query of a cache with sinks. Keys are stored rotated at their positions and never rotated again.
+ * RoPE is relative, so a query that is rotated at its own position has the right distance to every key of the
+ * ring; but the sinks stand, for the model, right before the ring, however far the stream has come. For them
+ * the query is rotated at the position that it has in the cache. */
+#include <stdio.h>
+
+#include "program/program.h"
+
+static int32_t find(const fb_program *p, fb_section section, fb_op_kind kind) {
+    for (int32_t i = 0; i < p->op_count[section]; i++)
+        if (p->ops[section][i].kind == kind) return i;
+    return FB_NONE;
+}
+
+/* A copy of the op behind it, with an output of its own. */
+static fb_op *twin_of(fb_program *p, fb_section section, int32_t index, const char *suffix) {
+    fb_op *op = &p->ops[section][index], *twin = op + 1;
+    memmove(twin + 1, twin, (size_t)(p->op_count[section]++ - index - 1) * sizeof *op);
+    *twin = *op;
+    int32_t out = p->value_count++;
+    fb_value v = p->values[op->out[0]];
+    v.storage = out;
+    snprintf(v.name, sizeof v.name, "%.16s_%s", p->values[op->out[0]].name, suffix);
+    p->values[out] = v;
+    twin->out[0] = out;
+    return twin;
+}
+
+fb_status fb_program_add_sinks(fb_program *p, int64_t limit, fb_error *err) {
+    int32_t angles = find(p, FB_PROLOGUE, FB_OP_ROPE_ANGLES), scores = find(p, FB_BODY, FB_OP_ATTN_SCORES);
+    int32_t rope = FB_NONE;
+    for (int32_t i = 0; scores != FB_NONE && i < scores; i++)
+        if (p->ops[FB_BODY][i].kind == FB_OP_ROPE &&
+            p->ops[FB_BODY][i].out[0] == p->ops[FB_BODY][scores].in[0])
+            rope = i;
+    if (angles == FB_NONE || rope == FB_NONE)
+        return fb_fail(err, FB_ERROR_SYSTEM, "program: sinks without rotary positions");
+    if (p->op_count[FB_PROLOGUE] == FB_MAX_OPS || p->op_count[FB_BODY] == FB_MAX_OPS ||
+        p->value_count + 2 > FB_MAX_VALUES)
+        return fb_fail(err, FB_ERROR_SYSTEM, "program: more than %d ops or %d values", FB_MAX_OPS,
+                       FB_MAX_VALUES);
+    fb_op *sink_angles = twin_of(p, FB_PROLOGUE, angles, "sinks");
+    sink_angles->attr.limit = limit;
+    fb_op *sink_query = twin_of(p, FB_BODY, rope, "sinks");
+    sink_query->in[1] = sink_angles->out[0];
+    p->ops[FB_BODY][scores + 1].in[1] = sink_query->out[0];
+    return FB_OK;
+}

@@ -1,0 +1,97 @@
+#include "run/cache.h"
+
+#include <stdio.h>
+
+/* No product of sizes overflows below these. */
+#define MAX_CHUNK  65536
+#define MAX_WINDOW (1 << 28)
+
+/* Sinks and window together, where the user names neither: what a model was trained on, but no more memory
+ * than this asks for. */
+#define DEFAULT_REACH 4096
+
+static const char *const names[] = {"dense", "window", "sinks"};
+
+const char *fb_cache_name(fb_cache_kind kind) {
+    return (unsigned)kind < sizeof names / sizeof *names ? names[kind] : "unknown";
+}
+
+fb_status fb_cache_parse(const char *name, fb_cache_kind *out, fb_error *err) {
+    *out = FB_CACHE_DENSE;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(name, names[i]) == 0) {
+            *out = (fb_cache_kind)i;
+            return FB_OK;
+        }
+    return fb_fail(err, FB_ERROR_USAGE, "cache: \"%.64s\" (dense, window, sinks)", name);
+}
+
+static fb_status settle_dense(const fb_program *p, fb_session_options *o, fb_error *err) {
+    /* Learned positions end with their table, whatever one would like to see. */
+    if (o->capacity < 0 || (o->capacity > p->context && !(o->beyond_context && p->frequencies)))
+        return fb_fail(err, FB_ERROR_USAGE, "capacity: %lld tokens (the model's context is %lld)",
+                       (long long)o->capacity, (long long)p->context);
+    if (o->capacity > MAX_WINDOW)
+        return fb_fail(err, FB_ERROR_USAGE, "capacity: %lld tokens (at most %d)", (long long)o->capacity,
+                       MAX_WINDOW);
+    if (!o->capacity) o->capacity = p->context;
+    return FB_OK;
+}
+
+static fb_status settle_ring(const fb_program *p, fb_session_options *o, fb_ring *ring, fb_error *err) {
+    if (o->cache == FB_CACHE_WINDOW) o->sinks = 0;
+    if (!p->frequencies)
+        return fb_fail(
+            err, FB_ERROR_UNSUPPORTED,
+            "cache: %s (this model has learned positions, %lld of them, and nothing stands for one beyond: "
+            "only rotary positions can stream)",
+            fb_cache_name(o->cache), (long long)p->context);
+    if (o->capacity)
+        return fb_fail(err, FB_ERROR_USAGE, "capacity: %lld (0 with cache %s: sinks and window say it)",
+                       (long long)o->capacity, fb_cache_name(o->cache));
+    /* The last token's position in the cache is sinks + window. */
+    if (o->sinks < 0 || o->sinks >= p->context)
+        return fb_fail(err, FB_ERROR_USAGE,
+                       "sinks: %lld (0 to %lld: with a window they fit the model's context, %lld)",
+                       (long long)o->sinks, (long long)p->context - 1, (long long)p->context);
+    int64_t most = p->context - o->sinks, window = o->window;
+    if (!window) {
+        window = (p->context < DEFAULT_REACH ? p->context : DEFAULT_REACH) - 1 - o->sinks;
+        if (window < 1) window = most;
+    }
+    if (window < 1 || window > most || window > MAX_WINDOW)
+        return fb_fail(err, FB_ERROR_USAGE,
+                       "window: %lld (1 to %lld: with %lld sinks it fits the model's context, %lld)",
+                       (long long)window, (long long)(most < MAX_WINDOW ? most : MAX_WINDOW),
+                       (long long)o->sinks, (long long)p->context);
+    o->window = window;
+    *ring = (fb_ring){.sinks = o->sinks, .window = o->window};
+    ring->begin = (o->sinks + FB_KV_LANES - 1) / FB_KV_LANES * FB_KV_LANES;
+    return FB_OK;
+}
+
+fb_status fb_cache_settle(const fb_program *p, fb_session_options *o, int64_t chunk, fb_ring *ring,
+                          fb_error *err) {
+    *ring = (fb_ring){0};
+    if (o->chunk < 0 || o->chunk > MAX_CHUNK)
+        return fb_fail(err, FB_ERROR_USAGE, "chunk: %lld (0 to %d)", (long long)o->chunk, MAX_CHUNK);
+    if ((unsigned)o->cache > FB_CACHE_SINKS)
+        return fb_fail(err, FB_ERROR_USAGE, "cache: %d (dense, window, sinks)", (int)o->cache);
+    if (o->cache == FB_CACHE_DENSE) {
+        FB_TRY(settle_dense(p, o, err));
+        if (!o->chunk) o->chunk = chunk;
+        if (o->chunk > o->capacity) o->chunk = o->capacity;
+        return FB_OK;
+    }
+    FB_TRY(settle_ring(p, o, ring, err));
+    /* A step's tokens need slots besides the window: of a small one, no more than again as many. */
+    if (!o->chunk) o->chunk = o->window < chunk ? o->window : chunk;
+    ring->size = o->window + o->chunk;
+    o->capacity = ring->begin + ring->size;
+    return FB_OK;
+}
+
+int64_t fb_cache_trimmable(const fb_ring *r, int64_t position) {
+    if (!r->window || position - r->sinks <= r->size) return position;
+    return r->size - r->window;
+}

@@ -1,0 +1,157 @@
+/* A stream against its golden: each cache that the golden has, twice: the text in chunks, and token by token,
+ * as a run would write it. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/dtype.h"
+#include "verify/perplexity.h"
+#include "verify/stream_golden.h"
+
+/* In float32, as for other goldens. */
+#define LOGITS_LIMIT 1e-4
+#define NLL_LIMIT    1e-4
+
+/* With 16 bits, by how much a token's nll may be off: as many units as the logits' bound allows, which is
+ * relative to the largest logit. Seen on the goldens: a quarter of it. */
+#define ROUNDING_STEPS 4
+#define USUAL_LOGIT    16
+
+static double half_ulp(fb_dtype t) { return t == FB_F16 ? 0x1p-11 : t == FB_BF16 ? 0x1p-8 : 0; }
+
+typedef struct stream {
+    const fb_stream_golden *golden;
+    const fb_stream_case *wanted;
+    const int32_t *ids;
+    fb_session *session;
+    int64_t chunk; /* tokens of a step */
+    double sum, worst, logits;
+} stream;
+
+/* The largest so far; a NaN becomes it and stays. */
+static void keep_largest(double *most, double error) {
+    if (!(error <= *most)) *most = *most != *most ? *most : error;
+}
+
+static fb_status compare_step(stream *s, int64_t first, fb_error *err) {
+    const float *logits;
+    int64_t rows, vocab;
+    FB_TRY(fb_session_logits(s->session, &logits, &rows, &vocab, err));
+    for (int64_t row = 0; row < rows; row++, logits += vocab) {
+        int64_t at = first + row;
+        double nll = fb_nll(logits, vocab, s->ids[at + 1]);
+        s->sum += nll;
+        keep_largest(&s->worst, fabs(nll - fb_golden_real(s->wanted->nll, at)));
+        for (int64_t i = 0; s->wanted->logits && i < vocab; i++)
+            keep_largest(&s->logits,
+                         fabs((double)logits[i] - fb_golden_real(s->wanted->logits, at * vocab + i)));
+    }
+    return FB_OK;
+}
+
+static fb_status run_stream(stream *s, fb_error *err) {
+    int64_t count = s->golden->tokens - 1;
+    fb_session_reset(s->session);
+    s->sum = 0;
+    for (int64_t done = 0; done < count;) {
+        int64_t rows = count - done < s->chunk ? count - done : s->chunk;
+        FB_TRY(s->chunk == 1 ? fb_session_decode(s->session, s->ids[done], err)
+                             : fb_session_prefill(s->session, s->ids + done, rows, err));
+        FB_TRY(compare_step(s, done, err));
+        done += rows;
+    }
+    return FB_OK;
+}
+
+static fb_status compare_case(stream *s, const fb_model *model, fb_session_options o, fb_stream_row *row,
+                              fb_error *err) {
+    const fb_stream_case *c = s->wanted;
+    *row = (fb_stream_row){.cache = c->cache, .sinks = c->sinks, .window = c->window};
+    o.cache = c->cache;
+    o.sinks = c->sinks;
+    o.window = c->window;
+    o.capacity = c->cache == FB_CACHE_DENSE ? s->golden->tokens : 0;
+    o.beyond_context = true;
+    o.all_logits = true;
+    o.greedy = false;
+    o.on_hidden = NULL;
+    o.on_progress = NULL;
+    if (!o.kv || strcmp(o.kv, "auto") == 0) o.kv = "act"; /* the golden's cache was not rounded */
+    fb_dtype kv;
+    FB_TRY(fb_dtype_parse_kv(o.kv, o.act, &kv, err));
+    FB_TRY(fb_session_create(model, &o, &s->session, err));
+    s->chunk = 61; /* no divisor of a window that anybody would choose, so that steps meet the ring's ends
+                      anywhere */
+    fb_status status = run_stream(s, err);
+    s->chunk = 1;
+    if (status == FB_OK) status = run_stream(s, err);
+    fb_session_free(s->session);
+    FB_TRY(status);
+    double wanted = 0;
+    for (int64_t i = 0; i < c->nll->count; i++) wanted += fb_golden_real(c->nll, i);
+    double rounding = ROUNDING_STEPS * fmax(half_ulp(o.act), half_ulp(kv)) * USUAL_LOGIT;
+    row->nll_max_abs = s->worst;
+    row->nll_limit = NLL_LIMIT + rounding;
+    row->logits_max_abs = c->logits ? s->logits : NAN;
+    row->logits_limit = LOGITS_LIMIT + rounding;
+    row->perplexity = exp(s->sum / (double)c->nll->count);
+    row->perplexity_wanted = exp(wanted / (double)c->nll->count);
+    row->ok = row->nll_max_abs <= row->nll_limit && (!c->logits || row->logits_max_abs <= row->logits_limit);
+    return FB_OK;
+}
+
+static fb_status compare_all(const fb_stream_golden *g, const fb_model *model,
+                             const fb_session_options *options, fb_stream_report *r, fb_error *err) {
+    int32_t *ids = malloc((size_t)g->tokens * sizeof *ids);
+    r->rows = calloc((size_t)g->count, sizeof *r->rows);
+    if (!ids || !r->rows) {
+        free(ids);
+        return fb_fail_memory(err, "ids", g->tokens * (int64_t)sizeof *ids);
+    }
+    for (int64_t i = 0; i < g->tokens; i++) ids[i] = (int32_t)fb_golden_int(g->ids, i);
+    fb_status status = FB_OK;
+    r->ok = true;
+    r->tokens = g->tokens - 1;
+    for (; status == FB_OK && r->count < g->count; r->count++) {
+        stream s = {.golden = g, .wanted = &g->cases[r->count], .ids = ids};
+        status = compare_case(&s, model, *options, &r->rows[r->count], err);
+        r->ok = r->ok && r->rows[r->count].ok;
+    }
+    free(ids);
+    return status;
+}
+
+fb_status fb_golden_streams(const char *path, bool *streams, fb_error *err) {
+    *streams = false;
+    fb_tensor_table *table;
+    FB_TRY(fb_tensors_open(path, &table, err));
+    *streams = fb_stream_golden_is(table);
+    fb_tensors_free(table);
+    return FB_OK;
+}
+
+fb_status fb_verify_stream(const fb_model *model, const char *path, const fb_session_options *options,
+                           fb_stream_report **out, fb_error *err) {
+    *out = NULL;
+    fb_session_options defaults;
+    fb_session_options_default(&defaults);
+    fb_model_info info;
+    fb_model_get_info(model, &info);
+    fb_stream_golden golden;
+    FB_TRY(fb_stream_golden_open(path, info.vocab, &golden, err));
+    fb_stream_report *report = calloc(1, sizeof *report);
+    fb_status status = report ? compare_all(&golden, model, options ? options : &defaults, report, err)
+                              : fb_fail_memory(err, "report", sizeof *report);
+    fb_stream_golden_close(&golden);
+    if (status != FB_OK) {
+        fb_stream_free(report);
+        return status;
+    }
+    *out = report;
+    return FB_OK;
+}
+
+void fb_stream_free(fb_stream_report *report) {
+    if (!report) return;
+    free(report->rows);
+    free(report);
+}
