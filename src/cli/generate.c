@@ -10,6 +10,8 @@
 
 /* A shorter prefill is over before a bar could be read. */
 #define PROGRESS_MIN_TOKENS 64
+/* Tokens whose times are kept of a run without end. */
+#define ENDLESS_KEPT 65536
 
 double cli_clock(void) {
     struct timespec now;
@@ -38,7 +40,7 @@ static fb_status prefill(cli_generation *g, fb_error *err) {
 
 static fb_status decode(cli_generation *g, fb_error *err) {
     int64_t before = fb_session_barriers(g->session);
-    fb_status status = fb_session_decode(g->session, g->tokens[g->count - 1], err);
+    fb_status status = fb_session_decode(g->session, g->last_id, err);
     g->step_barriers = fb_session_barriers(g->session) - before;
     return status;
 }
@@ -54,8 +56,12 @@ static fb_status sample(cli_generation *g, int32_t *id, fb_error *err) {
 
 static void keep_token(cli_generation *g, int32_t id) {
     double now = cli_clock();
-    g->tokens[g->count] = id;
-    g->seconds[g->count++] = now - g->last;
+    int64_t at = g->limit == CLI_ENDLESS ? g->count % ENDLESS_KEPT : g->count;
+    if (g->count == 0) g->first_seconds = now - g->last;
+    g->tokens[at] = g->last_id = id;
+    g->seconds[at] = now - g->last;
+    g->count++;
+    if (g->kept < at + 1) g->kept = at + 1;
     g->last = now;
 }
 
@@ -81,13 +87,14 @@ static fb_status write_tokens(cli_generation *g, bool *written, fb_error *err) {
         if (g->count > 0 && (status = decode(g, err)) != FB_OK) break;
         int32_t id;
         if ((status = sample(g, &id, err)) != FB_OK) break;
-        if (fb_model_is_end(g->model, id)) {
+        bool end = fb_model_is_end(g->model, id);
+        if (end && !g->past_end) {
             g->stop = CLI_STOP_END;
             break;
         }
         keep_token(g, id);
         status = fb_text_push(g->stream, id, &text, &bytes, err);
-        if (status == FB_OK) *written = write_text(g, text, bytes);
+        if (status == FB_OK) *written = end ? write_text(g, "\n\n", 2) : write_text(g, text, bytes);
     }
     if (status == FB_OK && *written) {
         status = fb_text_flush(g->stream, &text, &bytes, err);
@@ -101,7 +108,7 @@ static fb_status write_tokens(cli_generation *g, bool *written, fb_error *err) {
 static fb_status prepare(cli_generation *g, fb_error *err) {
     fb_model_info info;
     fb_model_get_info(g->model, &info);
-    g->session_options.capacity = g->prompt_count + g->limit;
+    if (g->session_options.cache == FB_CACHE_DENSE) g->session_options.capacity = g->prompt_count + g->limit;
     g->session_options.on_progress = on_progress;
     double start = cli_clock();
     fb_status status = fb_session_create(g->model, &g->session_options, &g->session, err);
@@ -118,7 +125,7 @@ static fb_status prepare(cli_generation *g, fb_error *err) {
 int cli_generate(cli_generation *g) {
     fb_error err;
     if (prepare(g, &err) != FB_OK) return cli_fail_error(&err);
-    size_t room = g->limit > 0 ? (size_t)g->limit : 1;
+    size_t room = g->limit == CLI_ENDLESS ? ENDLESS_KEPT : g->limit > 0 ? (size_t)g->limit : 1;
     g->tokens = malloc(room * sizeof *g->tokens);
     g->seconds = malloc(room * sizeof *g->seconds);
     if (!g->tokens || !g->seconds) return cli_fail(CLI_FAILED, "tokens: no memory for %zu", room);

@@ -6,6 +6,8 @@
 
 #include "cli/cli.h"
 
+#define CLI_ENDLESS INT64_MAX
+
 typedef enum cli_stop {
     CLI_STOP_NONE,
     CLI_STOP_END,      /* an end token */
@@ -21,16 +23,19 @@ typedef struct cli_generation {
     fb_sampler_options sampler_options;
     const int32_t *prompt; /* ids, at least one */
     int64_t prompt_count;
-    int64_t limit;         /* tokens to generate at most */
+    int64_t limit;         /* tokens to generate at most; CLI_ENDLESS: no limit */
+    bool past_end;         /* an end token is a token like others: a new paragraph */
     bool context_is_limit; /* the limit is what the context has left */
     FILE *sink;            /* gets the text, flushed at each token */
     const char *shown;     /* text to write in front of the first token; NULL: none */
 
     /* What happened; released by cli_generation_free. */
-    int32_t *tokens; /* [count], without an end token */
-    double *seconds; /* [count]: of the first token since the start of the prefill, of another since the one
-                        before */
-    int64_t count;
+    /* Without a limit, those of the last tokens only, in no order: memory does not grow. */
+    int32_t *tokens;      /* [kept], without an end token */
+    double *seconds;      /* [kept]: of a token since the one before; the first token's is first_seconds */
+    double first_seconds; /* since the start of the prefill */
+    int64_t count, kept;
+    int32_t last_id;
     cli_stop stop;
     double create_seconds, prefill_seconds;
     int32_t threads;

@@ -42,17 +42,29 @@ static double median_of(const double *values, int64_t count) {
 static figures measure(const cli_generation *g) {
     figures f = {NAN, NAN, NAN, NAN, NAN, 0};
     if (g->prefill_seconds > 0) f.prefill_rate = (double)g->prompt_count / g->prefill_seconds;
-    if (g->count > 0) f.first = g->seconds[0];
-    if (g->count > 1) {
+    if (g->count > 0) f.first = g->first_seconds;
+    /* The first token's time is another thing, and is at the beginning unless it has been written over. */
+    int64_t begin = g->count == g->kept;
+    if (g->kept > begin) {
         double sum = 0;
-        for (int64_t i = 1; i < g->count; i++) sum += g->seconds[i];
-        f.mean = sum / (double)(g->count - 1);
-        f.median = median_of(g->seconds + 1, g->count - 1);
+        for (int64_t i = begin; i < g->kept; i++) sum += g->seconds[i];
+        f.mean = sum / (double)(g->kept - begin);
+        f.median = median_of(g->seconds + begin, g->kept - begin);
         f.rate = 1 / f.mean;
     }
     struct rusage usage;
     if (getrusage(RUSAGE_SELF, &usage) == 0) f.memory = (int64_t)usage.ru_maxrss * 1024;
     return f;
+}
+
+/* What the session remembers, if not everything. */
+static void print_cache(const fb_session *session, FILE *out) {
+    fb_cache_info info;
+    char bytes[CLI_NUMBER_BYTES];
+    fb_session_get_cache(session, &info);
+    if (info.kind == FB_CACHE_DENSE) return;
+    fprintf(out, "cache            %s: %" PRId64 " first and %" PRId64 " last tokens, %sB\n",
+            fb_cache_name(info.kind), info.sinks, info.window, cli_format_scaled((double)info.bytes, bytes));
 }
 
 /* The fuses that ran, with their calls. */
@@ -102,6 +114,7 @@ void cli_report_stats(const cli_report *report, FILE *out) {
     fprintf(out, "isa              %s\n", g->isa);
     fprintf(out, "act              %s\n", fb_dtype_name(g->session_options.act));
     fprintf(out, "kv               %s\n", fb_dtype_name(cache_dtype(g)));
+    print_cache(g->session, out);
     print_fuses(g->session, out);
     if (g->step_barriers > 0) fprintf(out, "barriers         %" PRId64 " a step\n", g->step_barriers);
     fprintf(out, "seed             %" PRIu64 "\n", g->sampler_options.seed);
@@ -116,7 +129,7 @@ void cli_report_json(const cli_report *report, FILE *out) {
     cli_json_bytes(&json, "text", report->text, report->text_bytes);
     cli_json_int(&json, "prompt_tokens", g->prompt_count);
     cli_json_open(&json, "tokens", '[');
-    for (int64_t i = 0; i < g->count; i++) cli_json_int(&json, NULL, g->tokens[i]);
+    for (int64_t i = 0; i < g->kept; i++) cli_json_int(&json, NULL, g->tokens[i]);
     cli_json_close(&json, ']');
     cli_json_string(&json, "stop", stop_names[g->stop]);
     cli_json_uint(&json, "seed", g->sampler_options.seed);

@@ -9,17 +9,33 @@
 #include "cli/output.h"
 #include "cli/prompt.h"
 #include "cli/report.h"
+#include "cli/memory.h"
 
 typedef struct run_options {
     cli_model_options model;
+    cli_memory_options stream;
     const char *model_name, *text, *file;
     int64_t tokens, top_k;
     double temp, top_p, min_p, repeat_penalty;
     uint64_t seed;
-    bool tokens_given, seed_given, stats, json;
+    bool tokens_given, seed_given, stats, json, endless;
 } run_options;
 
 /* ---- the command line ------------------------------------------------------------------------ */
+
+/* --stream is cache sinks, unless another that forgets was asked for, and no end. */
+static int settle_stream(run_options *o) {
+    if (!o->endless) return CLI_OK;
+    if (!o->stream.cache_given) o->stream.cache = "sinks";
+    if (strcmp(o->stream.cache, "dense") == 0)
+        return cli_fail(CLI_USAGE,
+                        "--stream: with --cache dense (window or sinks: a dense cache is full some day)");
+    if (o->json && !o->tokens_given)
+        return cli_fail(CLI_USAGE,
+                        "--json: with --stream (give -n N: the object is written when the text ends)");
+    if (!o->tokens_given) o->tokens = CLI_ENDLESS;
+    return CLI_OK;
+}
 
 /* MODEL and "-" in any order. */
 static int take_positionals(const cli_args *args, run_options *o) {
@@ -48,13 +64,21 @@ static void set_defaults(run_options *o) {
 
 static bool parse(const cli_command *command, int argc, char **argv, run_options *o, int *status) {
     set_defaults(o);
-    cli_option model_rows[CLI_MODEL_ROWS];
+    cli_option model_rows[CLI_MODEL_ROWS], stream_rows[CLI_MEMORY_ROWS];
     cli_model_rows(&o->model, model_rows);
+    cli_memory_rows(&o->stream, stream_rows);
+    const cli_option stream[] = {
+        {CLI_ROW(0, "stream", CLI_FLAG, &o->endless, NULL,
+                 "on and on, beyond the model's context and its end tokens, until Ctrl-C or -n")},
+        stream_rows[0],
+        stream_rows[1],
+        stream_rows[2],
+    };
     const cli_option prompt[] = {
         {CLI_ROW('p', "prompt", CLI_STRING, &o->text, "TEXT", "the text to continue")},
         {CLI_ROW('f', "file", CLI_STRING, &o->file, "FILE", "read it from a file; - is standard input")},
         {CLI_ROW('n', "tokens", CLI_INT, &o->tokens, "N", "tokens at most"), .range = {0, 1e9},
-         .fallback = "256, or what the context has left", .given = &o->tokens_given},
+         .fallback = "256, or what the context has left; with --stream no limit", .given = &o->tokens_given},
     };
     const cli_option sampling[] = {
         {CLI_ROW(0, "temp", CLI_REAL, &o->temp, "T", "temperature; 0 takes the best token"),
@@ -76,6 +100,7 @@ static bool parse(const cli_command *command, int argc, char **argv, run_options
     const cli_group groups[] = {
         {"prompt", prompt, sizeof prompt / sizeof *prompt},
         {"sampling", sampling, sizeof sampling / sizeof *sampling},
+        {"memory", stream, sizeof stream / sizeof *stream},
         {"execution", model_rows, CLI_MODEL_ROWS},
         {"output", output, sizeof output / sizeof *output},
     };
@@ -85,7 +110,9 @@ static bool parse(const cli_command *command, int argc, char **argv, run_options
                      .group_count = sizeof groups / sizeof *groups,
                      .max_positionals = 2};
     if (!cli_args_parse(&args, argc, argv, status)) return false;
-    return (*status = take_positionals(&args, o)) == CLI_OK;
+    *status = take_positionals(&args, o);
+    if (*status == CLI_OK) *status = settle_stream(o);
+    return *status == CLI_OK;
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */
@@ -100,9 +127,13 @@ static int choose_seed(run_options *o) {
     return CLI_OK;
 }
 
-/* How many tokens to generate. An explicit -n must fit; the default takes what is left. */
+/* How many tokens to generate. Of a dense cache an explicit -n must fit, and the default takes what is left.
+ */
 static int set_limit(const run_options *o, const cli_prompt *prompt, cli_generation *g) {
     fb_model_info info;
+    g->limit = o->tokens;
+    g->past_end = o->endless;
+    if (g->session_options.cache != FB_CACHE_DENSE) return CLI_OK;
     fb_model_get_info(g->model, &info);
     int64_t left = info.context - prompt->count;
     if (o->tokens_given && o->tokens > left)
@@ -113,10 +144,12 @@ static int set_limit(const run_options *o, const cli_prompt *prompt, cli_generat
     return CLI_OK;
 }
 
-static void set_options(const run_options *o, const cli_prompt *prompt, cli_generation *g) {
+static int set_options(const run_options *o, const cli_prompt *prompt, cli_generation *g) {
     g->prompt = prompt->ids;
     g->prompt_count = prompt->count;
     cli_model_session(&o->model, &g->session_options);
+    int status = cli_memory_session(&o->stream, &g->session_options);
+    if (status != CLI_OK) return status;
     g->session_options.greedy = o->temp == 0; /* no other sampling option matters then */
     fb_sampler_options_default(&g->sampler_options);
     g->sampler_options.temperature = (float)o->temp;
@@ -125,6 +158,7 @@ static void set_options(const run_options *o, const cli_prompt *prompt, cli_gene
     g->sampler_options.min_p = (float)o->min_p;
     g->sampler_options.repeat_penalty = (float)o->repeat_penalty;
     g->sampler_options.seed = o->seed;
+    return set_limit(o, prompt, g);
 }
 
 /* On a terminal the story reads whole: the prompt, dim, and its continuation. Anywhere else only the
@@ -172,11 +206,8 @@ static int generate(const run_options *o, const cli_prompt *prompt, cli_generati
 static int run_model(const run_options *o, cli_prompt *prompt, fb_model *model, double load_seconds) {
     cli_generation generation = {.model = model};
     int status = cli_prompt_tokenize(prompt, model);
-    if (status == CLI_OK) status = set_limit(o, prompt, &generation);
-    if (status == CLI_OK) {
-        set_options(o, prompt, &generation);
-        status = generate(o, prompt, &generation, load_seconds);
-    }
+    if (status == CLI_OK) status = set_options(o, prompt, &generation);
+    if (status == CLI_OK) status = generate(o, prompt, &generation, load_seconds);
     cli_generation_free(&generation);
     return status;
 }

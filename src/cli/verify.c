@@ -8,6 +8,7 @@
 #include "cli/json_out.h"
 #include "cli/model.h"
 #include "cli/output.h"
+#include "cli/memory.h"
 #include "cli/verify.h"
 
 /* fabs, because a NaN has a sign, too. */
@@ -177,14 +178,17 @@ static int compare(const fb_model *model, const char *golden, const cli_model_op
     "plain program: each that applies\n"                                                                     \
     "alone, all together and the planner's choice; or each of SPEC, then SPEC.\n"
 
-static int prove(const fb_model *model, const cli_model_options *options, bool as_json) {
+static int prove(const fb_model *model, const cli_model_options *options, const cli_memory_options *stream,
+                 bool as_json) {
     fb_error err;
     fb_session_options session;
     fb_fusion_report *report;
     cli_model_session(options, &session);
+    int status = cli_memory_session(stream, &session);
+    if (status != CLI_OK) return status;
     if (fb_verify_fusion(model, &session, &report, &err) != FB_OK) return cli_fail_error(&err);
     (as_json ? cli_fusion_json : cli_fusion_table)(report);
-    int status = report->ok ? CLI_OK : CLI_FAILED;
+    status = report->ok ? CLI_OK : CLI_FAILED;
     fb_fusion_free(report);
     return status;
 }
@@ -193,29 +197,36 @@ int cli_verify(const cli_command *command, int argc, char **argv) {
     const char *golden = NULL;
     bool as_json = false;
     cli_model_options model_options;
-    cli_option model_rows[CLI_MODEL_ROWS];
+    cli_memory_options stream;
+    cli_option model_rows[CLI_MODEL_ROWS], stream_rows[CLI_MEMORY_ROWS];
     cli_model_rows(&model_options, model_rows);
+    cli_memory_rows(&stream, stream_rows);
+    stream_rows[2].fallback = "a quarter of the tokens that are compared";
     const cli_option reference[] = {
         {CLI_ROW(0, "golden", CLI_STRING, &golden, "FILE", "the reference answer, a .safetensors file")},
     };
     const cli_option output[] = {
         {CLI_ROW(0, "json", CLI_FLAG, &as_json, NULL, "one JSON object instead of the table")},
     };
-    const cli_group groups[] = {
-        {"reference", reference, 1}, {"execution", model_rows, CLI_MODEL_ROWS}, {"output", output, 1}};
+    const cli_group groups[] = {{"reference", reference, 1},
+                                {"execution", model_rows, CLI_MODEL_ROWS},
+                                {"memory, without --golden", stream_rows, CLI_MEMORY_ROWS},
+                                {"output", output, 1}};
     cli_args args = {.command = command,
                      .notes = CLI_MODEL_NOTES NOTES,
                      .groups = groups,
-                     .group_count = 3,
+                     .group_count = sizeof groups / sizeof *groups,
                      .max_positionals = 1};
     int status;
     if (!cli_args_parse(&args, argc, argv, &status)) return status;
+    if (golden && stream.cache_given)
+        return cli_fail(CLI_USAGE, "--cache: with --golden (a golden says which cache it is for)");
     char *path;
     fb_model *model;
     status = cli_model_open(args.positional_count ? args.positionals[0] : NULL, &path, &model);
     if (status == CLI_OK)
-        status =
-            golden ? compare(model, golden, &model_options, as_json) : prove(model, &model_options, as_json);
+        status = golden ? compare(model, golden, &model_options, as_json)
+                        : prove(model, &model_options, &stream, as_json);
     fb_model_free(model);
     free(path);
     return status;

@@ -22,6 +22,7 @@
 typedef struct proof {
     const fb_model *model;
     const fb_session_options *options;
+    fb_session_options settled; /* what the options point to */
     fb_dtype kv;
     fb_script script;
     fb_tape plain, truth;
@@ -204,6 +205,10 @@ static fb_status prove_each(proof *p, uint32_t fuses, bool named, fb_error *err)
         const fb_program *plain = &p->model->spec->program;
         fb_plan_options alone = {
             .greedy = true, .float_dot = fb_float_dot(p->options), .graph = fb_backend_graphs(p->options)};
+        if (p->options->cache != FB_CACHE_DENSE) {
+            alone.sinks = p->options->sinks;
+            alone.window = p->options->window;
+        }
         const char *name = fb_fuse_table[f].name, *why_not = fb_fuse_why_not(plain, (fb_fuse_id)f, &alone);
         char spec[64];
         bool after = why_not && (fuses & FB_FUSE_BIT(FB_FUSE_QUANT_GEMM)) &&
@@ -239,12 +244,16 @@ static fb_status run_plain(proof *p, fb_error *err) {
     fb_model_get_info(p->model, &info);
     FB_TRY(fb_dtype_parse_kv(p->options->kv, p->options->act, &p->kv, err));
     FB_TRY(fb_script_make(p->model, p->options->chunk, &p->script, err));
+    /* So that the ring turns, in the prefill and in the decode steps. */
+    if (p->options->cache == FB_CACHE_WINDOW) p->settled.sinks = 0;
+    if (p->options->cache != FB_CACHE_DENSE && !p->options->window)
+        p->settled.window = p->script.tokens / 4 > 1 ? p->script.tokens / 4 : 1;
     fb_session_options o = *p->options;
     o.fuse = "none";
     FB_TRY(fb_tape_record(p->model, &o, &p->script, NULL, &p->plain, err));
     int64_t tokens = (int64_t)(TRUTH_WORK / (double)(info.parameters + 1));
     tokens = tokens < 1 ? 1 : tokens > p->script.tokens ? p->script.tokens : tokens;
-    FB_TRY(fb_tape_record_truth(p->model, &p->script, tokens, &p->truth, err));
+    FB_TRY(fb_tape_record_truth(p->model, p->options, &p->script, tokens, &p->truth, err));
     p->vs_truth = distance(&p->plain, &p->truth);
     p->perplexity = perplexity(&p->plain, p->script.ids);
     fb_fusion_report *r = p->report;
@@ -263,7 +272,8 @@ fb_status fb_verify_fusion(const fb_model *model, const fb_session_options *opti
     *out = NULL;
     fb_session_options defaults;
     fb_session_options_default(&defaults);
-    proof p = {.model = model, .options = options ? options : &defaults};
+    proof p = {.model = model, .settled = options ? *options : defaults};
+    p.options = &p.settled;
     p.report = calloc(1, sizeof *p.report);
     if (!p.report) return fb_fail_memory(err, "report", sizeof *p.report);
     p.report->rows = calloc(FB_FUSE_COUNT + 2, sizeof *p.report->rows);

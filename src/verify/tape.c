@@ -133,7 +133,10 @@ static fb_status record(const fb_model *model, const fb_session_options *options
                             .machine = options->machine,
                             .isa = options->isa,
                             .backend = options->backend,
-                            .capacity = s->tokens,
+                            .cache = options->cache,
+                            .sinks = options->sinks,
+                            .window = options->window,
+                            .capacity = options->cache == FB_CACHE_DENSE ? s->tokens : 0,
                             .chunk = chunk,
                             .all_logits = how == SHOWN,
                             .greedy = how == GREEDY,
@@ -191,10 +194,17 @@ fb_status fb_tape_record(const fb_model *model, const fb_session_options *option
     return status;
 }
 
-fb_status fb_tape_record_truth(const fb_model *model, const fb_script *script, int64_t tokens, fb_tape *t,
-                               fb_error *err) {
+fb_status fb_tape_record_truth(const fb_model *model, const fb_session_options *options,
+                               const fb_script *script, int64_t tokens, fb_tape *t, fb_error *err) {
     fb_script first = {.ids = script->ids, .prompt = tokens, .tokens = tokens, .greedy = 1, .chunk = tokens};
-    fb_session_options o = {.threads = 1, .act = FB_F64, .isa = "ref", .fuse = "none", .backend = "cpu"};
+    fb_session_options o = {.threads = 1,
+                            .act = FB_F64,
+                            .isa = "ref",
+                            .fuse = "none",
+                            .backend = "cpu",
+                            .cache = options->cache,
+                            .sinks = options->sinks,
+                            .window = options->window};
     FB_TRY(make_tape(model, &first, false, t, err));
     fb_status status = record(model, &o, &first, SHOWN, NULL, t, err);
     if (status != FB_OK) fb_tape_free(t);

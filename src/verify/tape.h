@@ -31,12 +31,13 @@ typedef struct fb_tape {
 } fb_tape;
 
 /* Runs the script three times: with on_hidden; without, as a user would; and greedily, feeding `continuation`
- * (NULL: what is chosen). Of the options, threads, act, kv, fuse, exact and isa count. */
+ * (NULL: what is chosen). Of the options, threads, act, kv, fuse, exact, isa and the cache's count. */
 fb_status fb_tape_record(const fb_model *model, const fb_session_options *options, const fb_script *script,
                          const int32_t *continuation, fb_tape *out, fb_error *err);
-/* The hidden states and logits of the first `tokens` ids alone, in one prefill. */
-fb_status fb_tape_record_truth(const fb_model *model, const fb_script *script, int64_t tokens, fb_tape *out,
-                               fb_error *err);
+/* The hidden states and logits of the first `tokens` ids alone, in one prefill. Of the options, the cache's
+ * count. */
+fb_status fb_tape_record_truth(const fb_model *model, const fb_session_options *options,
+                               const fb_script *script, int64_t tokens, fb_tape *out, fb_error *err);
 void fb_tape_free(fb_tape *tape);
 
 #endif

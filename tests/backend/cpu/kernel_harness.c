@@ -155,7 +155,8 @@ fb_view rig_quantized(rig *r, int64_t width) {
 fb_kv rig_cache(rig *r, fb_dtype dtype, int64_t heads, int64_t capacity, int64_t width, double deviation,
                 bool output) {
     capacity = (capacity + FB_KV_LANES - 1) / FB_KV_LANES * FB_KV_LANES;
-    fb_kv kv = {.dtype = dtype, .heads = heads, .capacity = capacity, .width = width};
+    fb_kv kv = {
+        .dtype = dtype, .heads = heads, .capacity = capacity, .width = width, .ring = r->call.kv.ring};
     int64_t bytes = heads * capacity * width * fb_dtype_size(dtype);
     fence *f[2];
     for (int i = 0; i < 2; i++) {
@@ -242,8 +243,8 @@ static int64_t place(const rig *r, int o, int64_t row, int64_t head, int64_t i) 
     const fb_view *out = &r->call.out[0];
     const fb_kv *kv = &r->call.kv;
     if (r->kind != FB_OP_KV_APPEND) return row * out->row_stride + head * out->head_stride + i;
-    const uint8_t *at =
-        o ? fb_value_at(kv, head, r->call.position + row) : fb_key_at(kv, head, r->call.position + row);
+    int64_t slot = fb_ring_slot(&kv->ring, r->call.position + row);
+    const uint8_t *at = o ? fb_value_at(kv, head, slot) : fb_key_at(kv, head, slot);
     return (at - r->outputs[o].data) / fb_dtype_size(kv->dtype) + i * (o ? 1 : FB_KV_LANES);
 }
 

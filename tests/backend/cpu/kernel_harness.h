@@ -100,7 +100,7 @@ fb_weight rig_packed(rig *r, fb_weight weight);
 /* Rows of `width` elements as quantised blocks. */
 fb_view rig_quantized(rig *r, int64_t width);
 /* A cache in which the call's tokens and those before them are filled; with `output`, it is what the op
- * writes. */
+ * writes, and may be a ring: the one that the call has already. */
 fb_kv rig_cache(rig *r, fb_dtype dtype, int64_t heads, int64_t capacity, int64_t width, double deviation,
                 bool output);
 /* Columns of row `row` of a view. */

@@ -543,47 +543,100 @@ static int64_t cache_bytes(const fb_kv *kv) {
     return kv->heads * kv->capacity * kv->width * fb_dtype_size(kv->dtype);
 }
 
-static fb_kv cache(fb_dtype t, const struct shape *s, bool fill) {
-    int64_t capacity = (s->position + ROWS + FB_KV_LANES) / FB_KV_LANES * FB_KV_LANES;
-    fb_kv kv = {.dtype = t, .heads = s->kv_heads, .capacity = capacity, .width = s->width};
+/* Whether one of the step's tokens sees the slot. */
+static bool slot_is_seen(const fb_ring *ring, int64_t position, int64_t slot) {
+    for (int64_t row = 0; row < ROWS; row++)
+        if (fb_ring_sees(ring, position + row, slot)) return true;
+    return false;
+}
+
+/* Filled, it has something in every slot that the step looks into: zeros between the sinks and the ring, and
+ * large numbers where nobody should look. */
+static fb_kv ring_cache(fb_dtype t, const struct shape *s, const fb_ring *ring, int64_t position, bool fill) {
+    int64_t slots = ring->window ? ring->begin + ring->size : position + ROWS + 1;
+    int64_t capacity = (slots + FB_KV_LANES - 1) / FB_KV_LANES * FB_KV_LANES;
+    fb_kv kv = {.dtype = t, .heads = s->kv_heads, .capacity = capacity, .width = s->width, .ring = *ring};
     kv.k = take(cache_bytes(&kv));
     kv.v = take(cache_bytes(&kv));
     for (int64_t h = 0; fill && h < s->kv_heads; h++)
-        for (int64_t position = 0; position < s->position + ROWS; position++)
+        for (int64_t slot = 0; slot < fb_ring_count(ring, position + ROWS - 1); slot++) {
+            bool gap = slot >= ring->sinks && slot < ring->begin;
+            double size = gap ? 0 : slot_is_seen(ring, position, slot) ? 1 : 1000;
             for (int64_t i = 0; i < s->width; i++) {
-                fb_dtype_set(t, fb_key_at(&kv, h, position), i * FB_KV_LANES,
-                             fbt_random_normal(&random_numbers));
-                fb_dtype_set(t, fb_value_at(&kv, h, position), i, fbt_random_normal(&random_numbers));
+                fb_dtype_set(t, fb_key_at(&kv, h, slot), i * FB_KV_LANES,
+                             size * fbt_random_normal(&random_numbers));
+                fb_dtype_set(t, fb_value_at(&kv, h, slot), i, size * fbt_random_normal(&random_numbers));
             }
+        }
     return kv;
 }
+
+static const fb_ring dense;
+
+/* Small and large, of one turn and of many, sinks in one block and in two; steps at the beginning, where the
+ * ring fills, where it has turned often, and at positions that no 32 bits hold. The shape says heads and
+ * widths. */
+static const struct ring_case {
+    fb_ring ring;
+    int64_t position;
+    int shape;
+} ring_cases[] = {
+    {{0, 1, 0, 8}, 0, 0},
+    {{0, 5, 0, 12}, 100, 1},
+    {{1, 9, 16, 16}, 3, 2},
+    {{2, 10, 16, 17}, 11, 3},
+    {{2, 10, 16, 17}, 5000, 4},
+    {{4, 120, 16, 128}, 119, 5},
+    {{4, 120, 16, 140}, 401, 6},
+    {{4, 252, 16, 300}, 900, 7},
+    {{20, 40, 32, 50}, 15, 8},
+    {{20, 40, 32, 50}, 19, 0},
+    {{130, 100, 144, 110}, 126, 1},
+    {{130, 100, 144, 110}, 70000, 2},
+    {{3, 300, 16, 310}, (1ll << 24) + 13, 3},
+    {{16, 33, 16, 47}, (1ll << 33) + 7, 4},
+};
+enum { RINGS = sizeof ring_cases / sizeof *ring_cases };
 
 static void same_bytes(const fb_isa *isa, const char *what, const void *have, const void *want,
                        int64_t bytes) {
     if (memcmp(have, want, (size_t)bytes) != 0) fail_msg("%s: %s: the caches differ", isa->name, what);
 }
 
-static void rope_kv_into(const fb_isa *isa, fb_dtype t, fb_dtype c, const struct shape *s) {
+static void rope_kv_into(const fb_isa *isa, fb_dtype t, fb_dtype c, const struct shape *s,
+                         const fb_ring *ring, int64_t position) {
     fb_view q = filled(t, s->heads, s->width, 5), k = filled(t, s->kv_heads, s->width, 0);
     fb_view v = filled(t, s->kv_heads, s->width, 1);
-    fb_view angles = filled(t == FB_F64 ? FB_F64 : FB_F32, 1, s->rotary, 2);
-    fb_view want = view(t, s->heads, s->width, 0), turned = view(t, s->kv_heads, s->width, 0);
-    fb_call rope = {.in = {q, angles}, .out = {want}, .attr.rotary = s->rotary, .position = s->position};
-    run(isa, FB_OP_ROPE, rope, 1);
+    fb_dtype a = t == FB_F64 ? FB_F64 : FB_F32;
+    fb_view angles[2] = {filled(a, 1, s->rotary, 2), filled(a, 1, s->rotary, 0)};
+    fb_view want[2] = {view(t, s->heads, s->width, 0), view(t, s->heads, s->width, 0)};
+    fb_view turned = view(t, s->kv_heads, s->width, 0);
+    fb_call rope = {.attr.rotary = s->rotary, .position = position};
+    int queries = ring->sinks ? 2 : 1;
+    for (int n = 0; n < queries; n++) {
+        rope.in[0] = q;
+        rope.in[1] = angles[n];
+        rope.out[0] = want[n];
+        run(isa, FB_OP_ROPE, rope, 1);
+    }
     rope.in[0] = k;
+    rope.in[1] = angles[0];
     rope.out[0] = turned;
     run(isa, FB_OP_ROPE, rope, 1);
-    fb_call append = {.in = {turned, v}, .kv = cache(c, s, false), .position = s->position};
+    fb_call append = {.in = {turned, v}, .kv = ring_cache(c, s, ring, position, false), .position = position};
     run(isa, FB_OP_KV_APPEND, append, 1);
     FOR_LANES(lanes) {
-        fb_call call = {.in = {q, k, v, angles},
-                        .out = {view(t, s->heads, s->width, 3)},
-                        .kv = cache(c, s, false),
+        fb_call call = {.in = {q, k, v, angles[0]},
+                        .kv = ring_cache(c, s, ring, position, false),
                         .attr.rotary = s->rotary,
-                        .position = s->position,
+                        .position = position,
                         .by_head = true};
+        for (int n = 0; n < queries; n++) {
+            call.in[3 + n] = angles[n];
+            call.out[n] = view(t, s->heads, s->width, 3);
+        }
         run(isa, FB_OP_ROPE_KV, call, lanes);
-        same(isa, "rope_kv", &call.out[0], &want);
+        for (int n = 0; n < queries; n++) same(isa, "rope_kv", &call.out[n], &want[n]);
         same_bytes(isa, "rope_kv: k", call.kv.k, append.kv.k, cache_bytes(&call.kv));
         same_bytes(isa, "rope_kv: v", call.kv.v, append.kv.v, cache_bytes(&call.kv));
     }
@@ -592,7 +645,16 @@ static void rope_kv_into(const fb_isa *isa, fb_dtype t, fb_dtype c, const struct
 static void rope_kv(void **state) {
     (void)state;
     for (int i = 0; i < SHAPES; i++) FOR_KERNELS(isa, t) FOR_CACHES(t, c) {
-            rope_kv_into(isa, t, *c, &shapes[i]);
+            rope_kv_into(isa, t, *c, &shapes[i], &dense, shapes[i].position);
+            give_back();
+        }
+}
+
+static void rope_kv_ring(void **state) {
+    (void)state;
+    for (int i = 0; i < RINGS; i++) FOR_KERNELS(isa, t) FOR_CACHES(t, c) {
+            const struct ring_case *r = &ring_cases[i];
+            rope_kv_into(isa, t, *c, &shapes[r->shape % SHAPES], &r->ring, r->position);
             give_back();
         }
 }
@@ -600,7 +662,8 @@ static void rope_kv(void **state) {
 /* The error of attn_flash: a score is a sum of terms that rounds by their size times u and moves its
  * exponential by as much, and there are two of them in a probability, of values up to 4; then one rounding to
  * the activation dtype. */
-static void near(const fb_isa *isa, const fb_view *have, const fb_view *truth, double terms) {
+static void near(const fb_isa *isa, const char *what, const fb_view *have, const fb_view *truth,
+                 double terms) {
     double limit = 2 * terms * 0x1p-24 * 4;
     double unit = have->dtype == FB_F16 ? 0x1p-11 : have->dtype == FB_BF16 ? 0x1p-8 : 0x1p-24;
     for (int64_t row = 0; row < ROWS; row++)
@@ -608,8 +671,8 @@ static void near(const fb_isa *isa, const fb_view *have, const fb_view *truth, d
             double a = fb_dtype_get(have->dtype, fb_view_at(have, row, 0), i);
             double b = fb_dtype_get(FB_F64, fb_view_at(truth, row, 0), i);
             if (!(fabs(a - b) <= limit + unit * fabs(b)))
-                fail_msg("%s, %s: attn_flash: row %lld, column %lld: %.9g, should be %.9g", isa->name,
-                         fb_dtype_name(have->dtype), (long long)row, (long long)i, a, b);
+                fail_msg("%s, %s: %s: row %lld, column %lld: %.9g, should be %.9g", isa->name,
+                         fb_dtype_name(have->dtype), what, (long long)row, (long long)i, a, b);
         }
 }
 
@@ -647,6 +710,7 @@ static void check_attention(const fb_isa *isa, fb_op_kind kind, fb_call call, co
         one.rows = 1;
         one.position += row;
         one.in[0].data = fb_view_at(&call.in[0], row, 0);
+        if (call.in[1].data) one.in[1].data = fb_view_at(&call.in[1], row, 0);
         one.out[0].data = fb_view_at(&call.out[0], row, 0);
         run(isa, kind, one, 2);
     }
@@ -655,44 +719,57 @@ static void check_attention(const fb_isa *isa, fb_op_kind kind, fb_call call, co
 
 /* The largest sum of |q k| of a score, whose rounding errors are of that size times u. */
 static double largest_terms(const fb_call *call) {
-    const fb_view *q = &call->in[0];
     const fb_kv *kv = &call->kv;
     double most = 0;
     for (int64_t row = 0; row < ROWS; row++)
-        for (int64_t head = 0; head < q->heads; head++)
-            for (int64_t p = 0; p <= call->position + row; p++) {
+        for (int64_t head = 0; head < call->in[0].heads; head++)
+            for (int64_t slot = 0; slot < fb_ring_count(&kv->ring, call->position + row); slot++) {
+                const fb_view *q = &call->in[slot < kv->ring.sinks];
                 double sum = 0;
+                if (!fb_ring_sees(&kv->ring, call->position + row, slot)) continue;
                 for (int64_t i = 0; i < q->width; i++)
                     sum += fabs(fb_dtype_get(q->dtype, fb_view_at(q, row, head), i) *
-                                fb_dtype_get(kv->dtype, fb_key_at(kv, head / (q->heads / kv->heads), p),
+                                fb_dtype_get(kv->dtype, fb_key_at(kv, head / (q->heads / kv->heads), slot),
                                              i * FB_KV_LANES));
                 most = fmax(most, sum * (double)call->attr.scale);
             }
     return most;
 }
 
-static void attention_over(const fb_isa *isa, fb_dtype t, fb_dtype c, const struct shape *s, float scale) {
+static void attention_over(const fb_isa *isa, fb_dtype t, fb_dtype c, const struct shape *s,
+                           const fb_ring *ring, int64_t position, float scale) {
     const fb_isa *ref;
     assert_int_equal(fb_isa_find("ref", &ref, NULL), FB_OK);
     fb_call call = {.in = {filled(t, s->heads, s->width, 2)},
-                    .kv = cache(c, s, true),
+                    .kv = ring_cache(c, s, ring, position, true),
                     .attr.scale = scale,
-                    .position = s->position};
+                    .position = position};
+    if (ring->sinks) call.in[1] = filled(t, s->heads, s->width, 1);
     fb_view want = plain_attention(isa, &call);
     check_attention(isa, FB_OP_ATTN_ROWS, call, &want);
     fb_view truth = view(FB_F64, s->heads, s->width, 0), flash = view(t, s->heads, s->width, 0);
     call.out[0] = truth;
     run(ref, FB_OP_ATTN_FLASH, call, 1);
+    if (t == FB_F32) near(isa, "plain", &want, &truth, largest_terms(&call));
     call.out[0] = flash;
     run(isa, FB_OP_ATTN_FLASH, call, 1);
-    near(isa, &flash, &truth, largest_terms(&call));
+    near(isa, "attn_flash", &flash, &truth, largest_terms(&call));
     check_attention(isa, FB_OP_ATTN_FLASH, call, &flash);
+}
+
+static void attention_ring(void **state) {
+    (void)state;
+    for (int i = 0; i < RINGS; i++) FOR_KERNELS(isa, t) FOR_CACHES(t, c) {
+            const struct ring_case *r = &ring_cases[i];
+            attention_over(isa, t, *c, &shapes[r->shape % SHAPES], &r->ring, r->position, 0.2f);
+            give_back();
+        }
 }
 
 static void attention(void **state) {
     (void)state;
     for (int i = 0; i < 2 * SHAPES; i++) FOR_KERNELS(isa, t) FOR_CACHES(t, c) {
-            attention_over(isa, t, *c, &shapes[i / 2], i % 2 ? 1 : 0.2f);
+            attention_over(isa, t, *c, &shapes[i / 2], &dense, shapes[i / 2].position, i % 2 ? 1 : 0.2f);
             give_back();
         }
 }
@@ -711,6 +788,7 @@ int main(void) {
         cmocka_unit_test(many_rows),          cmocka_unit_test(head_argmax),
         cmocka_unit_test(head_argmax_packed), cmocka_unit_test(head_argmax_edges),
         cmocka_unit_test(head_argmax_nan),    cmocka_unit_test(rope_kv),
+        cmocka_unit_test(rope_kv_ring),       cmocka_unit_test(attention_ring),
         cmocka_unit_test(attention),
     };
     return cmocka_run_group_tests(tests, start, NULL);

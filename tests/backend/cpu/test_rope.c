@@ -61,7 +61,7 @@ static void rotations(void **state) {
 /* Up to positions whose product with a frequency has no fraction of a turn left in float32. */
 static void angles(void **state) {
     (void)state;
-    static const int64_t positions[] = {0, 1, 1000, 131072, 16000000};
+    static const int64_t positions[] = {0, 1, 1000, 131072, 16000000, (1ll << 24) + 1, (1ll << 40) + 3};
     static double frequencies[64];
     fbt_random random = fbt_random_start(21);
     for (int i = 0; i < 64; i++) frequencies[i] = pow(10000, -i / 64.0);
@@ -72,21 +72,27 @@ static void angles(void **state) {
             snprintf(r.text, sizeof r.text, "position %lld, %d turn", (long long)positions[p], rotary);
             r.exact = true;
             r.call.position = positions[p];
-            r.call.attr = (fb_op_attr){.rotary = rotary, .frequencies = frequencies};
+            /* In the middle of the rows, before them, behind them, or none. */
+            const int64_t limits[] = {0, positions[p] + 5, 1, positions[p] + 100};
+            r.call.attr = (fb_op_attr){
+                .rotary = rotary, .frequencies = frequencies, .limit = limits[(size_t)rotary / 2 % 4]};
             r.call.out[0] = rig_output(&r, FB_F32, 1, rotary, (gaps){0, (int64_t)p % 3}, 0);
             rig_check(&r);
         }
 }
 
-static void appended(void **state) {
-    (void)state;
+/* Into a dense cache, and into rings that fill and turn. */
+static void append_to(const fb_ring *rings, int64_t spare, uint64_t seed) {
     static const int64_t positions[] = {0, 1, 13};
-    fbt_random random = fbt_random_start(22);
+    fbt_random random = fbt_random_start(seed);
     for (int pair = 0; pair < 9; pair++) /* of activations' and cache's dtypes */
         for (size_t i = 0; i < 2 * sizeof layouts / sizeof *layouts; i++) {
             int act = pair / 3, kv = pair % 3;
             const struct layout *l = &layouts[i / 2];
-            int64_t position = positions[i % 3], capacity = position + RIG_ROWS + (int64_t)i % 4;
+            const fb_ring *ring = &rings[i % 3];
+            int64_t position = positions[i % 3] + spare * (int64_t)i * 1000,
+                    capacity = ring->begin + ring->size;
+            if (!ring->window) capacity = position + RIG_ROWS + (int64_t)i % 4;
             rig r;
             rig_start(&r, FB_OP_KV_APPEND, &random, i % 2);
             snprintf(r.text, sizeof r.text, "%s, cache %s, %lld heads of %lld, position %lld",
@@ -99,9 +105,22 @@ static void appended(void **state) {
                 r.call.in[k] = rig_input(&r, (fb_dtype)act, l->heads, l->width, between, 0);
                 rig_fill(&r, &r.call.in[k], 0, 1);
             }
+            r.call.kv.ring = *ring;
             r.call.kv = rig_cache(&r, (fb_dtype)kv, l->heads, capacity, l->width, 1, true);
             rig_check(&r);
         }
+}
+
+static void appended(void **state) {
+    (void)state;
+    append_to((fb_ring[3]){{0}, {0}, {0}}, 0, 22);
+}
+
+static void appended_to_a_ring(void **state) {
+    (void)state;
+    const fb_ring rings[3] = {{0, 1, 0, 25}, {2, 20, 16, 44}, {17, 9, 32, 40}};
+    append_to(rings, 0, 26);
+    append_to(rings, 1, 27);
 }
 
 int main(void) {
@@ -109,6 +128,7 @@ int main(void) {
         cmocka_unit_test(rotations),
         cmocka_unit_test(angles),
         cmocka_unit_test(appended),
+        cmocka_unit_test(appended_to_a_ring),
     };
     return kernel_run_family("rope", tests, sizeof tests / sizeof *tests);
 }
