@@ -108,6 +108,7 @@ unit() { # unit DIR LABEL ARGUMENT...
     if [ "$label" = san ]; then
         echo "# san: backend/cuda: not run: the emulated device changes stacks, which the sanitizers do not follow"
         echo "# san: backend/cpu/test_fused, verify/test_fusion: not run: two minutes each; kernel tests end at pages that may not be touched"
+        echo "# san: cli/cuda.sh, cli/stream_oz.sh: not run: the first for the same reason, the second is minutes of what stream.sh does"
         sources=$(grep -vE 'backend/cuda/|backend/cpu/test_fused|verify/test_fusion' <<<"$sources")
         run_early "$label" "$dir" <<<"$sources"
     fi
@@ -117,7 +118,7 @@ unit() { # unit DIR LABEL ARGUMENT...
     done
     for source in tests/cli/*.sh; do
         [ -f "$source" ] && [ "$source" != tests/cli/lib.sh ] || continue
-        [ "$label" != san ] || [ "$source" != tests/cli/cuda.sh ] || continue
+        if [ "$label" = san ] && grep -qE 'cli/(cuda|stream_oz)\.sh' <<<"$source"; then continue; fi
         FUSEBOX=$(realpath "$dir")/fusebox program "$label: ${source#tests/}" bash "$source"
     done
 }

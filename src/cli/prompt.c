@@ -49,15 +49,10 @@ int cli_prompt_read(cli_prompt *prompt, const char *text, const char *file) {
 
 int cli_prompt_tokenize(cli_prompt *prompt, const fb_model *model) {
     fb_error err;
-    fb_model_info info;
-    fb_model_get_info(model, &info);
     if (fb_tokenize(model, prompt->text, prompt->bytes, true, &prompt->ids, &prompt->count, &err) != FB_OK)
         return cli_fail_error(&err);
     if (prompt->count == 0)
         return cli_fail(CLI_USAGE, "prompt: 0 tokens (at least 1: give -p TEXT, -f FILE or -)");
-    if (prompt->count > info.context)
-        return cli_fail(CLI_USAGE, "prompt: %lld tokens (the model's context is %lld)",
-                        (long long)prompt->count, (long long)info.context);
     return CLI_OK;
 }
 

@@ -1,4 +1,4 @@
-/* The prompt: from the command line, a file or standard input, and as token ids that fit the model. */
+/* The prompt: from the command line, a file or standard input, and as token ids. */
 #ifndef FB_CLI_PROMPT_H
 #define FB_CLI_PROMPT_H
 

@@ -5,11 +5,11 @@
 #include <unistd.h>
 
 #include "cli/generate.h"
+#include "cli/memory.h"
 #include "cli/model.h"
 #include "cli/output.h"
 #include "cli/prompt.h"
 #include "cli/report.h"
-#include "cli/memory.h"
 
 typedef struct run_options {
     cli_model_options model;
@@ -136,6 +136,11 @@ static int set_limit(const run_options *o, const cli_prompt *prompt, cli_generat
     if (g->session_options.cache != FB_CACHE_DENSE) return CLI_OK;
     fb_model_get_info(g->model, &info);
     int64_t left = info.context - prompt->count;
+    if (left < 0)
+        return cli_fail(
+            CLI_USAGE,
+            "prompt: %lld tokens (the model's context is %lld; with --cache sinks it may be longer)",
+            (long long)prompt->count, (long long)info.context);
     if (o->tokens_given && o->tokens > left)
         return cli_fail(CLI_USAGE, "-n: %lld after a prompt of %lld tokens (the model's context is %lld)",
                         (long long)o->tokens, (long long)prompt->count, (long long)info.context);
