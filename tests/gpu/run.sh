@@ -5,6 +5,7 @@
 #     kernels    every kernel against the reference, fused ones against plain ones
 #     goldens    the reference answers with the planner's fuses, in three activation types
 #     proofs     each fuse against the plain program
+#     streams    the goldens of streams, decoded under a graph; fuses on a ring; 100,000 tokens
 #     agree      CPU and GPU layer by layer on every golden, plain and with all fuses
 #     twice      two runs give the same bytes
 #     memcheck   compute-sanitizer: accesses out of bounds, every buffer an allocation of its own
@@ -60,8 +61,14 @@ proof_line() { # proof_line MODEL ACT OPTION...
     shift 2
     one_program "proof-$(basename "$model")-$act${*:+-}$(echo "$*" | tr -d ' ')" "$FUSEBOX" verify "$model" --backend cuda --act "$act" "$@"
 }
+stream_line() { # stream_line CASE FUSE ACT OPTION...
+    local case=$1 fuse=$2 act=$3
+    shift 3
+    MODEL=$(model_of "${case%-oz}") one_program "stream-$case-$fuse-$act${*:+-}$(echo "$*" | tr -d ' ')" "$FUSEBOX" verify "$(model_of "${case%-oz}")" \
+        --golden $goldens/streaming/$case.safetensors --backend cuda --fuse "$fuse" --act "$act" "$@"
+}
 export goldens
-export -f one_program one_kernel one_golden golden_line proof_line model_of
+export -f one_program one_kernel one_golden golden_line proof_line stream_line model_of
 
 families="fused linear attention norm rope embed activation quantize elementwise"
 
@@ -100,6 +107,20 @@ stage_proofs() {
         done
         echo "models/storyteller $act"
     done | all proof_line
+}
+stage_streams() {
+    for case in neox-parallel llama-gqa-tied; do
+        for spec in "none f32" "all f32" "all f32 --exact" "all,-graph f32" "auto f16" "auto bf16"; do echo "$case $spec"; done
+    done | all stream_line || return 1
+    echo "storyteller-oz auto f32" | all stream_line || return 1
+    for case in neox-parallel llama-gqa-tied; do
+        for act in f32 f16; do
+            echo "$goldens/$case $act --cache sinks --sinks 3"
+            echo "$goldens/$case $act --cache window --exact"
+        done
+    done | all proof_line || return 1
+    "$FUSEBOX" run --backend cuda --stream --seed 1 -n ${STREAM_TOKENS:-100000} -p "Once upon a time" --stats >"$OUT/endless.txt" || return 1
+    "$FUSEBOX" bench --backend cuda --cache sinks --window 252 --gen ${STREAM_TOKENS:-100000}
 }
 stage_agree() { python3 tests/gpu/agree.py --fusebox "$FUSEBOX" --only "$(echo $cases | tr ' ' ,)"; }
 stage_twice() {
@@ -150,11 +171,11 @@ stage_bench() {
 budget() { echo $(($(seconds_of "$1") * ${SLOW:-1})); }
 seconds_of() {
     case $1 in
-    build) echo 420 ;; kernels) echo 90 ;; goldens) echo 40 ;; proofs) echo 60 ;; agree) echo 30 ;; twice) echo 60 ;;
+    build) echo 420 ;; kernels) echo 90 ;; goldens) echo 40 ;; proofs) echo 60 ;; streams) echo 120 ;; agree) echo 30 ;; twice) echo 60 ;;
     memcheck) echo 60 ;; racecheck) echo 60 ;; hf) echo 80 ;; bench) echo 170 ;;
     esac
 }
-stages="build kernels goldens proofs agree twice memcheck racecheck hf bench"
+stages="build kernels goldens proofs streams agree twice memcheck racecheck hf bench"
 for stage in "$@"; do
     case " $stages " in *" $stage "*) ;; *) echo "tests/gpu/run.sh: unknown stage: $stage ($stages)" >&2; exit 2 ;; esac
 done
