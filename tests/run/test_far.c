@@ -1,0 +1,86 @@
+/* Far along a stream: only distances count, so that a token after two billion others is foreseen as it would
+ * be after a few, up to what the rotation of a distant position rounds. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "backend/backend.h"
+#include "fuse/fuse.h"
+#include "model/model.h"
+#include "support/support.h"
+
+enum { SINKS = 3, WINDOW = 8, FIRST = 20, TOKENS = 70, COMPARED = 20, VOCAB = 320 };
+
+typedef struct far_run {
+    fb_model *model;
+    fb_plan plan;
+    fb_engine *engine;
+} far_run;
+
+static void start(far_run *r, const char *name, const char *fuse) {
+    char *dir = fbt_format(FBT_GOLDENS "/%s", name);
+    fb_error err;
+    bool automatic;
+    assert_ok(fb_model_open(dir, &r->model, &err), &err);
+    free(dir);
+    fb_plan_options plan = {.sinks = SINKS, .window = WINDOW};
+    assert_ok(fb_fuse_parse(fuse, &plan.fuses, &automatic, &err), &err);
+    assert_ok(fb_plan_make(&r->model->spec->program, &plan, &r->plan, &err), &err);
+    fb_ring ring = {.sinks = SINKS, .window = WINDOW, .begin = FB_KV_LANES, .size = WINDOW + 1};
+    fb_backend_options options = {
+        .threads = 2, .capacity = ring.begin + ring.size, .ring = ring, .chunk = 1, .epilogue_rows = 1};
+    fb_bound bound = {&r->plan.program, r->model->weights};
+    assert_ok(fb_backend_cpu.open(&bound, &options, &r->engine, &err), &err);
+}
+
+/* FIRST tokens from position 0, so that sinks and ring hold something; then TOKENS from position `far`, the
+ * last logits of which are kept. After as many tokens as the layers' windows reach back together, nothing of
+ * the first ones is left but the sinks. */
+static void stream(far_run *r, int64_t far, float *logits) {
+    fb_error err;
+    for (int i = 0; i < FIRST + TOKENS; i++) {
+        int32_t id = (i * 37 + 11) % VOCAB;
+        int kept = i - (FIRST + TOKENS - COMPARED);
+        fb_step step = {.ids = &id,
+                        .rows = 1,
+                        .position = i < FIRST ? i : far + i - FIRST,
+                        .epilogue_rows = 1,
+                        .logits = logits + (kept > 0 ? kept : 0) * VOCAB};
+        assert_ok(fb_backend_cpu.run(r->engine, &step, &err), &err);
+    }
+}
+
+static void only_distances_count(void **state) {
+    (void)state;
+    static const char *const names[] = {"neox-parallel", "llama-gqa-tied"};
+    static const struct {
+        int64_t far;
+        double limit;
+    } rows[] = {{1000, 1e-4}, {(1 << 24) + 1, 1e-4}, {(1ll << 31) + 12345, 1e-4}, {1ll << 36, 1e-4}};
+    float *near = malloc(COMPARED * VOCAB * sizeof *near), *away = malloc(COMPARED * VOCAB * sizeof *away);
+    assert_true(near && away);
+    for (int n = 0; n < 4; n++) {
+        far_run r;
+        start(&r, names[n / 2], n % 2 ? "all,-head_argmax" : "none");
+        assert_int_equal(r.plan.program.vocab, VOCAB);
+        assert_true((FIRST + TOKENS - COMPARED) - FIRST > r.plan.program.layers * (WINDOW + 1));
+        stream(&r, FIRST, near);
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+            double most = 0;
+            stream(&r, rows[i].far, away);
+            for (int k = 0; k < COMPARED * VOCAB; k++)
+                most = fmax(most, fabs((double)near[k] - (double)away[k]));
+            print_message("# %s, from position %lld: logits within %.1e\n", names[n / 2],
+                          (long long)rows[i].far, most);
+            assert_true(most <= rows[i].limit && most > 0); /* the same bits would be suspicious */
+        }
+        fb_backend_cpu.close(r.engine);
+        fb_model_free(r.model);
+    }
+    free(near);
+    free(away);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(only_distances_count)};
+    return cmocka_run_group_tests_name("far", tests, NULL, NULL);
+}
