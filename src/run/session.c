@@ -27,7 +27,9 @@ struct fb_session {
     fb_plan plan;
     fb_engine *engine;
     int64_t position;
-    bool broken; /* a step was stopped half way: the cache is not what `position` says */
+    int64_t
+        furthest; /* the largest position since the session was new: what that wrote over is gone for good */
+    bool broken;  /* a step was stopped half way: the cache is not what `position` says */
     float *logits;
     int64_t logits_rows, logits_capacity;
     int32_t best;          /* the last step's best token, where the plan computes only that */
@@ -212,6 +214,7 @@ static fb_status run_step(fb_session *s, const int32_t *ids, int64_t rows, int64
     FB_TRY(s->backend->run(s->engine, &step, err));
     s->broken = false;
     s->position += rows;
+    if (s->position > s->furthest) s->furthest = s->position;
     return FB_OK;
 }
 
@@ -287,12 +290,18 @@ const char *fb_session_isa(const fb_session *s) { return s->backend->variant(s->
 
 void fb_session_reset(fb_session *s) {
     s->position = 0;
+    s->furthest = 0;
     s->logits_rows = 0;
     s->broken = false;
 }
 
+/* However often it went back before. */
+static int64_t trimmable(const fb_session *s) {
+    return s->position - (s->furthest - fb_cache_trimmable(&s->ring, s->furthest));
+}
+
 fb_status fb_session_trim(fb_session *s, int64_t count, fb_error *err) {
-    int64_t back = fb_cache_trimmable(&s->ring, s->position);
+    int64_t back = trimmable(s);
     if (s->broken)
         return fb_fail(err, FB_ERROR_USAGE, "session: a step was stopped (reset the session first)");
     if (count < s->position - back || count > s->position)
@@ -314,7 +323,7 @@ void fb_session_get_cache(const fb_session *s, fb_cache_info *info) {
                             .slots = slots,
                             .bytes = 2 * p->layers * p->kv_heads * slots * p->head_dim * fb_dtype_size(s->kv),
                             .held = s->ring.window && s->position > reach ? reach : s->position,
-                            .trimmable = fb_cache_trimmable(&s->ring, s->position)};
+                            .trimmable = trimmable(s)};
 }
 
 bool fb_session_op_calls(const fb_session *s, int index, const char **name, int64_t *calls) {
