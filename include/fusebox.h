@@ -447,6 +447,53 @@ FB_API fb_status fb_bench_ops(const fb_model *model, const fb_bench_options *opt
                               fb_bench_ops_report **report, fb_error *err);
 FB_API void fb_bench_ops_free(fb_bench_ops_report *report);
 
+/* One stream as it goes on, with one cache. */
+typedef struct fb_bench_stream_options {
+    fb_session_options session; /* all but capacity, beyond_context, all_logits, greedy, profile and the
+                                   callbacks count */
+    int64_t gen;       /* how far the stream goes, in tokens; 0: 16 times what the cache holds. A dense
+                          cache ends at the model's context */
+    double ttft_limit; /* seconds: a prompt that takes longer is given up */
+    fb_progress_fn on_progress; /* by tokens of the stream; return false to stop. May be NULL */
+    void *user;
+} fb_bench_stream_options;
+
+/* cache sinks, gen 0, ttft_limit 10. */
+FB_API void fb_bench_stream_options_default(fb_bench_stream_options *options);
+
+/* Times in seconds. */
+typedef struct fb_bench_stream_line {
+    int64_t position; /* tokens before the first step that was timed here */
+    fb_spread tpot;   /* over report->steps decode steps */
+    double ttft;      /* of a prompt of `position` tokens, in an empty session; NaN: over the limit */
+    int64_t cache_bytes;
+    int64_t resident_bytes; /* of the process, after these steps; 0: not known */
+} fb_bench_stream_line;
+
+typedef struct fb_bench_stream_report {
+    fb_cache_kind cache;
+    int64_t sinks, window; /* as settled; 0 if dense */
+    int64_t gen;           /* as settled; of a dense cache, what was asked for or the context */
+    int64_t context;       /* of the model */
+    int64_t steps;
+    int64_t checked; /* greedy tokens that were as with a dense cache, before it forgot any; dense: 0 */
+    int32_t threads;
+    char isa[16];
+    int32_t line_count;
+    fb_bench_stream_line *lines;
+    /* The same without a cache that forgets: at each step all that the next token sees (sinks and window) is
+     * read anew into an empty dense cache. None of this if the cache is dense. */
+    int64_t recompute_steps;
+    fb_spread recompute; /* a token */
+    double ratio;        /* recompute over the last line's tpot: above 1, the stream is faster */
+} fb_bench_stream_report;
+
+/* Checks the cache against a dense one, then takes times along one greedy stream. Fails with FB_ERROR_SYSTEM
+ * if the check does: nothing is timed then. */
+FB_API fb_status fb_bench_stream_run(const fb_model *model, const fb_bench_stream_options *options,
+                                     fb_bench_stream_report **report, fb_error *err);
+FB_API void fb_bench_stream_free(fb_bench_stream_report *report);
+
 /* ---- profile and plan ------------------------------------------------------------------------------------
  */
 
@@ -670,6 +717,68 @@ FB_API fb_status fb_perplexity_run(const fb_model *model, const fb_perplexity_op
                                    const int32_t *ids, int64_t count, fb_perplexity_report **report,
                                    fb_error *err);
 FB_API void fb_perplexity_free(fb_perplexity_report *report);
+
+/* ---- perplexity along a stream ---------------------------------------------------------------------------
+ */
+
+#define FB_CACHE_KINDS 3
+
+/* How well some tokens of the stream were foreseen, by cache. */
+typedef struct fb_curve_row {
+    int64_t position;           /* tokens that were read before its last one, the tokenizer's included */
+    int64_t tokens;             /* that were scored */
+    double nll[FB_CACHE_KINDS]; /* mean of -ln p, in nats a token, in the order of the report's curves */
+} fb_curve_row;
+
+typedef struct fb_curve {
+    fb_cache_kind cache;
+    int64_t sinks, window; /* as settled; 0 if dense */
+    int64_t bytes;         /* of the cache */
+    double nll;            /* of all that it has scored; NaN if that is nothing */
+    double seconds;        /* it took, without the others */
+} fb_curve;
+
+typedef struct fb_curve_report {
+    int64_t context; /* what the model was trained on */
+    int64_t every;
+    int64_t tokens, total; /* scored by every cache; to be scored by each */
+    int32_t curve_count;
+    fb_curve curves[FB_CACHE_KINDS];
+    int64_t row_count;
+    fb_curve_row *rows; /* the last one may have fewer tokens than `every` */
+    const char *backend, *isa;
+    int32_t threads;
+} fb_curve_report;
+
+/* The report so far; of the row that is being read, caches have scored `part` tokens, added up. Return false
+ * to stop. */
+typedef bool (*fb_curve_fn)(void *user, const fb_curve_report *so_far, int64_t part);
+
+typedef struct fb_curve_options {
+    /* All but cache, capacity, beyond_context, all_logits, greedy, profile and the callbacks count. A cache
+     * that is a window has sinks and window together, so that one with sinks sees as many tokens. */
+    fb_session_options session;
+    fb_cache_kind kinds[FB_CACHE_KINDS]; /* each at most once */
+    int32_t kind_count;
+    int64_t every;           /* tokens of a row; at least 1 */
+    fb_curve_fn on_chunk;    /* after each row; may be NULL */
+    fb_curve_fn on_progress; /* before the first row, then many times a row; may be NULL */
+    void *user;
+} fb_curve_options;
+
+/* 256 tokens a row, no caches. */
+FB_API void fb_curve_options_default(fb_curve_options *options);
+
+/* Scores ids (of a text, without special tokens around it) as one stream, whatever its length, after what the
+ * tokenizer puts in front of a text; row by row, with one cache after the other. Every id that has a
+ * predecessor is scored. A dense cache holds all of the text, beyond the model's context, too, but for a
+ * model that cannot go there. Fails if a logit is NaN or +inf. */
+FB_API fb_status fb_curve_run(const fb_model *model, const fb_curve_options *options, const int32_t *ids,
+                              int64_t count, fb_curve_report **report, fb_error *err);
+FB_API void fb_curve_free(fb_curve_report *report);
+
+/* Perplexity against position, a curve a cache, as one self-contained SVG file. */
+FB_API fb_status fb_curve_svg(const fb_curve_report *report, const char *path, fb_error *err);
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,7 @@
 ##  make test-san   the suite under the sanitizers only
 ##  make test-unit  the cmocka programs and the checks of the command line only, without a sanitizer
 ##  make fuzz       each fuzz target for FUZZ_SECONDS (300), in build/fuzz
+##  make soak       one stream of SOAK_TOKENS (1000000): memory, speed and text stay as they were; a quarter of an hour
 
 # ---- the test programs: tests/<folder>/test_x.c -> $(BUILD)/tests/<folder>/test_x -----------------------------------
 TEST_SRC    := $(sort $(wildcard tests/*/test_*.c tests/*/*/test_*.c tests/*/*/*/test_*.c))
@@ -41,7 +42,7 @@ $(FUZZ_TARGETS): $(BUILD)/%: $(BUILD)/obj/tests/fuzz/%.o $(FUZZ_LIB_OBJ)
 -include $(TEST_OBJ:.o=.d) $(SUPPORT_OBJ:.o=.d) $(FUZZ_OBJ:.o=.d)
 
 # ---- what a person calls: tests/run.sh builds what it runs, in the order of its arguments ---------------------------
-.PHONY: test test-unit test-san fuzz tests fuzzers fmt lint
+.PHONY: test test-unit test-san fuzz soak tests fuzzers fmt lint
 test: $(TEST_DEPS)
 	+@MAKE="$(MAKE)" BUILD="$(BUILD)" bash tests/run.sh unit install fuzz san lint
 
@@ -53,6 +54,10 @@ test-san: $(TEST_DEPS)
 
 fuzz: $(TEST_DEPS)
 	+@MAKE="$(MAKE)" FUZZ_SECONDS=$(FUZZ_SECONDS) BUILD="$(BUILD)" bash tests/run.sh fuzz
+
+SOAK_TOKENS ?= 1000000
+soak: $(BUILD)/tests/run/test_soak
+	@$< $(SOAK_TOKENS)
 
 tests: $(TEST_PROGRAMS) $(CLI) $(LIB_EMULATED)
 fuzzers: $(FUZZ_TARGETS)

@@ -1,4 +1,4 @@
-/* What both benchmarks share: checked options, a prompt, and arrays of samples. */
+/* What the benchmarks share: checked options, a prompt, and arrays of samples. */
 #ifndef FB_BENCH_BENCH_H
 #define FB_BENCH_BENCH_H
 
@@ -37,5 +37,20 @@ fb_status fb_bench_ratio(const double *a, const double *b, int64_t count, fb_spr
 
 /* Calls the owner; false: it asks to stop. */
 fb_status fb_bench_progress(const fb_bench_options *options, int64_t done, int64_t total, fb_error *err);
+
+/* ---- one stream ---- */
+
+/* Where a stream is looked at: `first` and its multiples by powers of two (of four and so on, where these are
+ * too many) up to `last`, and `last` itself unless the `steps` timed before reach it. Returns how many. */
+#define FB_BENCH_STREAM_LINES 8
+int32_t fb_bench_stream_positions(int64_t first, int64_t last, int64_t steps,
+                                  int64_t positions[FB_BENCH_STREAM_LINES]);
+
+/* Whether a dense session that reads ids[0 … prompt + steps) would have said each of the tokens after the
+ * prompt, ids[prompt … prompt + steps], or another that is as good within `tolerance`. */
+fb_status fb_bench_stream_check(fb_session *dense, const int32_t *ids, int64_t prompt, int64_t steps,
+                                double tolerance, fb_error *err);
+
+int64_t fb_bench_resident(void); /* bytes of memory that this process holds; 0: not known */
 
 #endif

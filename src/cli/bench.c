@@ -1,4 +1,4 @@
-/* fusebox bench: fuses against each other. */
+/* fusebox bench: fuses against each other, or one stream as it goes on. */
 #include "cli/bench.h"
 
 #include <stdio.h>
@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/memory.h"
 #include "cli/model.h"
 #include "cli/output.h"
 
@@ -13,12 +14,44 @@
 
 typedef struct bench_options {
     cli_model_options model;
+    cli_memory_options stream; /* without --cache fuses are compared */
     const char *model_name, *compare;
     int64_t prompt, gen, reps;
-    bool prompt_given, gen_given, ops, turns, json;
+    bool prompt_given, gen_given, reps_given, compare_given, fuse_given;
+    bool ops, turns, json;
 } bench_options;
 
 /* ---- the command line ------------------------------------------------------------------------ */
+
+static const char notes[] = CLI_MODEL_NOTES
+    "A SPEC of --compare is what --fuse takes, with + for its commas: none,all,all+-qkv_up.\n"
+    "\nWith --cache no fuses are compared: one greedy stream is timed as it goes on, at growing distances\n"
+    "up to --gen tokens: a token, the memory, a prompt of that length, and what it would cost to read all\n"
+    "that a token sees anew at each step. --fuse says which fuses.\n";
+
+static bool fails(int *status, const char *option, const char *why) {
+    *status = cli_fail(CLI_USAGE, "%s (%s)", option, why);
+    return false;
+}
+
+/* The two ways of this command have options that mean nothing to the other. */
+static bool fits(const bench_options *o, int *status) {
+    if (!o->stream.cache_given) {
+        if (o->stream.sinks_given || o->stream.window_given)
+            return fails(status, o->stream.sinks_given ? "--sinks" : "--window", "only with --cache");
+        if (o->fuse_given)
+            return fails(status, "unknown option: --fuse", "only with --cache: --compare has the fuses");
+        return true;
+    }
+    if (o->compare_given)
+        return fails(status, "--compare", "not with --cache: one stream is timed, with the fuses of --fuse");
+    if (o->ops) return fails(status, "--ops", "not with --cache: whole steps of one stream are timed");
+    if (o->turns) return fails(status, "--turns", "not with --cache: a stream has no repetitions");
+    if (o->reps_given) return fails(status, "--reps", "not with --cache: a stream has no repetitions");
+    if (o->prompt_given)
+        return fails(status, "--prompt", "not with --cache: the stream begins when its cache is full");
+    return true;
+}
 
 static bool parse(const cli_command *command, int argc, char **argv, bench_options *o, int *status) {
     fb_bench_options defaults;
@@ -26,19 +59,22 @@ static bool parse(const cli_command *command, int argc, char **argv, bench_optio
     *o = (bench_options){.compare = "none,auto", .reps = defaults.reps};
     o->prompt = defaults.prompt;
     o->gen = defaults.gen;
-    cli_option model_rows[CLI_MODEL_ROWS], execution[CLI_MODEL_ROWS];
-    int rows = 0;
-    cli_model_rows(&o->model, model_rows);
-    for (int i = 0; i < CLI_MODEL_ROWS; i++) /* --compare says which fuses */
-        if (strcmp(model_rows[i].name, "fuse") != 0) execution[rows++] = model_rows[i];
+    cli_option execution[CLI_MODEL_ROWS], stream[CLI_MEMORY_ROWS];
+    cli_model_rows(&o->model, execution);
+    cli_memory_rows(&o->stream, stream);
+    stream[0].fallback = "none: fuses are compared";
+    for (int i = 0; i < CLI_MODEL_ROWS; i++)
+        if (strcmp(execution[i].name, "fuse") == 0) execution[i].given = &o->fuse_given;
     const cli_option what[] = {
         {CLI_ROW(0, "compare", CLI_STRING, &o->compare, "SPEC,SPEC…",
-                 "the variants; the first is the measure")},
+                 "the variants; the first is the measure"),
+         .given = &o->compare_given},
         {CLI_ROW(0, "prompt", CLI_INT, &o->prompt, "N", "tokens of the prompt"), .range = {1, 1e9},
          .given = &o->prompt_given},
         {CLI_ROW(0, "gen", CLI_INT, &o->gen, "N", "tokens to decode"), .range = {1, 1e9},
-         .given = &o->gen_given},
-        {CLI_ROW(0, "reps", CLI_INT, &o->reps, "R", "repetitions, the variants in turns"), .range = {1, 1e5}},
+         .fallback = "64; with --cache 16 times what it holds", .given = &o->gen_given},
+        {CLI_ROW(0, "reps", CLI_INT, &o->reps, "R", "repetitions, the variants in turns"), .range = {1, 1e5},
+         .given = &o->reps_given},
         {CLI_ROW(0, "ops", CLI_FLAG, &o->ops, NULL,
                  "each fuse alone against the operators that it replaces")},
         {CLI_ROW(0, "turns", CLI_FLAG, &o->turns, NULL,
@@ -48,17 +84,15 @@ static bool parse(const cli_command *command, int argc, char **argv, bench_optio
         {CLI_ROW(0, "json", CLI_FLAG, &o->json, NULL,
                  "one JSON object with all samples instead of the table")},
     };
-    const cli_group groups[] = {
-        {"what", what, sizeof what / sizeof *what}, {"execution", execution, rows}, {"output", output, 1}};
-    cli_args args = {.command = command,
-                     .notes = CLI_MODEL_NOTES
-                     "A SPEC is what --fuse takes elsewhere, with + for its commas: none,all,all+-qkv_up.\n",
-                     .groups = groups,
-                     .group_count = 3,
-                     .max_positionals = 1};
+    const cli_group groups[] = {{"what", what, sizeof what / sizeof *what},
+                                {"a stream", stream, CLI_MEMORY_ROWS},
+                                {"execution", execution, CLI_MODEL_ROWS},
+                                {"output", output, 1}};
+    cli_args args = {
+        .command = command, .notes = notes, .groups = groups, .group_count = 4, .max_positionals = 1};
     if (!cli_args_parse(&args, argc, argv, status)) return false;
     if (args.positional_count) o->model_name = args.positionals[0];
-    return true;
+    return fits(o, status);
 }
 
 /* "none,all+-qkv_up" as names "none", "all+-qkv_up" and specs "none", "all,-qkv_up". */
@@ -130,6 +164,18 @@ static int run_variants(const fb_model *model, const fb_bench_options *options,
     return status;
 }
 
+static int bench_stream(const bench_options *o, const fb_model *model, const char *path) {
+    fb_bench_stream_options options;
+    fb_bench_stream_options_default(&options);
+    cli_model_session(&o->model, &options.session);
+    int status = cli_memory_session(&o->stream, &options.session);
+    if (status != CLI_OK) return status;
+    options.gen = o->gen_given ? o->gen : 0;
+    cli_bench_setting setting = {
+        .path = path, .act = o->model.act, .kv = cli_model_kv(&o->model), .exact = o->model.exact};
+    return cli_bench_stream(model, &options, &setting, o->json);
+}
+
 static int bench(const bench_options *o, const fb_model *model, const char *path) {
     char repetitions[] = "repetitions", fuses[] = "fuses";
     variants v = {0};
@@ -169,7 +215,7 @@ int cli_bench(const cli_command *command, int argc, char **argv) {
     int status;
     if (!parse(command, argc, argv, &options, &status)) return status;
     status = cli_model_open(options.model_name, &path, &model);
-    if (status == CLI_OK) status = bench(&options, model, path);
+    if (status == CLI_OK) status = (options.stream.cache_given ? bench_stream : bench)(&options, model, path);
     fb_model_free(model);
     free(path);
     return status;

@@ -3,6 +3,7 @@
 #define FB_CLI_BENCH_H
 
 #include "cli/cli.h"
+#include "cli/json_out.h"
 
 typedef struct cli_bench_setting {
     const char *path;         /* of the model */
@@ -15,5 +16,22 @@ void cli_bench_print(const cli_bench_setting *setting, const fb_bench_report *re
 void cli_bench_json(const cli_bench_setting *setting, const fb_bench_report *report);
 void cli_bench_ops_print(const cli_bench_setting *setting, const fb_bench_ops_report *report);
 void cli_bench_ops_json(const cli_bench_setting *setting, const fb_bench_ops_report *report);
+
+/* Runs and reports it; returns the exit status. */
+int cli_bench_stream(const fb_model *model, fb_bench_stream_options *options,
+                     const cli_bench_setting *setting, bool as_json);
+
+/* What the reports share. "2 threads, avx2, act f32, kv f16\n" ends the line that says what was measured. */
+void cli_bench_print_run(const cli_bench_setting *setting, const char *isa, int32_t threads);
+/* "1.234 (1.201 to 1.310)": the median and the 10th and 90th percentile. */
+void cli_bench_print_spread(const fb_spread *spread, double scale);
+/* Whether measurements of the same work differ by no more than an undisturbed machine's, and the line about
+ * those ("repetitions") that do not. */
+bool cli_bench_quiet(const fb_spread *spread);
+void cli_bench_print_noise(const char *what);
+/* The members that say where and with what it ran, and {"median", "p10", "p90"} without its end. */
+void cli_bench_write_setting(cli_json *json, const cli_bench_setting *setting, const char *isa,
+                             int32_t threads);
+void cli_bench_open_times(cli_json *json, const char *key, const fb_spread *spread, double scale);
 
 #endif

@@ -7,16 +7,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cli/json_out.h"
-
 /* ---- for people ------------------------------------------------------------------------------ */
 
 static void print_ratio(const fb_spread *ratio) {
     printf("  %7.3fx [%.3f, %.3f]", ratio->median, ratio->low, ratio->high);
 }
 
-/* "1.234 (1.201 to 1.310)": the median and the 10th and 90th percentile. */
-static void print_spread(const fb_spread *spread, double scale) {
+void cli_bench_print_spread(const fb_spread *spread, double scale) {
     char text[64];
     snprintf(text, sizeof text, "%.3f (%.3f to %.3f)", spread->median * scale, spread->p10 * scale,
              spread->p90 * scale);
@@ -45,13 +42,18 @@ static int name_width(const cli_bench_setting *setting, int32_t count) {
     return width;
 }
 
-static void print_setting(const cli_bench_setting *setting, const char *isa, int32_t threads, int64_t prompt,
-                          int64_t gen, int64_t reps) {
+void cli_bench_print_run(const cli_bench_setting *setting, const char *isa, int32_t threads) {
     char lanes[32] = "cuda";
     if (threads) snprintf(lanes, sizeof lanes, "%d thread%s", threads, threads == 1 ? "" : "s");
-    printf("%s: prompt %" PRId64 ", gen %" PRId64 ", %" PRId64 " repetition%s, %s, %s, act %s, kv %s%s\n",
-           setting->path, prompt, gen, reps, reps == 1 ? "" : "s", lanes, isa, fb_dtype_name(setting->act),
-           fb_dtype_name(setting->kv), setting->exact ? ", exact" : "");
+    printf("%s, %s, act %s, kv %s%s\n", lanes, isa, fb_dtype_name(setting->act), fb_dtype_name(setting->kv),
+           setting->exact ? ", exact" : "");
+}
+
+static void print_setting(const cli_bench_setting *setting, const char *isa, int32_t threads, int64_t prompt,
+                          int64_t gen, int64_t reps) {
+    printf("%s: prompt %" PRId64 ", gen %" PRId64 ", %" PRId64 " repetition%s, ", setting->path, prompt, gen,
+           reps, reps == 1 ? "" : "s");
+    cli_bench_print_run(setting, isa, threads);
 }
 
 static void print_prefill(const cli_bench_setting *setting, const fb_bench_report *r, int width) {
@@ -60,7 +62,7 @@ static void print_prefill(const cli_bench_setting *setting, const fb_bench_repor
     for (int32_t i = 0; i < r->variant_count; i++) {
         const fb_bench_variant *v = &r->variants[i];
         printf("%-*s", width, setting->names[i]);
-        print_spread(&v->ttft_spread, 1e3);
+        cli_bench_print_spread(&v->ttft_spread, 1e3);
         printf("  %10.1f", (double)r->prompt / v->prefill_spread.median);
         if (i) print_ratio(&v->prefill_ratio);
         putchar('\n');
@@ -73,7 +75,7 @@ static void print_decode(const cli_bench_setting *setting, const fb_bench_report
     for (int32_t i = 0; i < r->variant_count; i++) {
         const fb_bench_variant *v = &r->variants[i];
         printf("%-*s", width, setting->names[i]);
-        print_spread(&v->tpot_spread, 1e3);
+        cli_bench_print_spread(&v->tpot_spread, 1e3);
         printf("  %10.1f  %8" PRId64, 1 / v->tpot_spread.median, v->barriers_a_step);
         if (i) print_ratio(&v->tpot_ratio);
         putchar('\n');
@@ -84,10 +86,16 @@ static void print_decode(const cli_bench_setting *setting, const fb_bench_report
  * barriers take milliseconds, and whoever has fewer of them wins by more than is due. */
 #define QUIET_SPREAD 1.5
 
+bool cli_bench_quiet(const fb_spread *spread) { return spread->p90 <= QUIET_SPREAD * spread->p10; }
+
+void cli_bench_print_noise(const char *what) {
+    printf("note: the %s differ by more than half: something else was using this machine\n", what);
+}
+
 static bool was_quiet(const fb_bench_report *r) {
     bool quiet = true;
     for (int32_t i = 0; i < r->variant_count; i++)
-        quiet = quiet && r->variants[i].tpot_spread.p90 <= QUIET_SPREAD * r->variants[i].tpot_spread.p10;
+        quiet = quiet && cli_bench_quiet(&r->variants[i].tpot_spread);
     return quiet;
 }
 
@@ -106,8 +114,7 @@ void cli_bench_print(const cli_bench_setting *setting, const fb_bench_report *r)
     printf(
         "\ntimes: median (10th to 90th percentile); ratios: median of the repetitions' [%.0f%% confidence]\n",
         100 * r->variants[0].tpot_spread.confidence);
-    if (!was_quiet(r))
-        puts("note: the repetitions differ by more than half: something else was using this machine");
+    if (!was_quiet(r)) cli_bench_print_noise("repetitions");
 }
 
 static void print_op(const fb_bench_op *op) {
@@ -157,8 +164,8 @@ static void write_machine(cli_json *json) {
     cli_json_close(json, '}');
 }
 
-static void write_setting(cli_json *json, const cli_bench_setting *setting, const char *isa,
-                          int32_t threads) {
+void cli_bench_write_setting(cli_json *json, const cli_bench_setting *setting, const char *isa,
+                             int32_t threads) {
     char date[32] = "";
     time_t now = time(NULL);
     struct tm utc;
@@ -182,13 +189,17 @@ static void write_samples(cli_json *json, const char *key, const double *samples
     cli_json_close(json, ']');
 }
 
-/* {"median", "p10", "p90"}, and the samples behind them. */
-static void write_times(cli_json *json, const char *key, const fb_spread *spread, const double *samples,
-                        int64_t count, double scale) {
+void cli_bench_open_times(cli_json *json, const char *key, const fb_spread *spread, double scale) {
     cli_json_open(json, key, '{');
     cli_json_real(json, "median", spread->median * scale);
     cli_json_real(json, "p10", spread->p10 * scale);
     cli_json_real(json, "p90", spread->p90 * scale);
+}
+
+/* {"median", "p10", "p90"}, and the samples behind them. */
+static void write_times(cli_json *json, const char *key, const fb_spread *spread, const double *samples,
+                        int64_t count, double scale) {
+    cli_bench_open_times(json, key, spread, scale);
     write_samples(json, "samples", samples, count, scale);
     cli_json_close(json, '}');
 }
@@ -230,7 +241,7 @@ void cli_bench_json(const cli_bench_setting *setting, const fb_bench_report *r) 
     cli_json json = {.out = stdout};
     cli_json_open(&json, NULL, '{');
     cli_json_bool(&json, "ok", r->agree);
-    write_setting(&json, setting, r->isa, r->threads);
+    cli_bench_write_setting(&json, setting, r->isa, r->threads);
     cli_json_int(&json, "prompt", r->prompt);
     cli_json_int(&json, "gen", r->gen);
     cli_json_int(&json, "reps", r->reps);
@@ -247,7 +258,7 @@ void cli_bench_ops_json(const cli_bench_setting *setting, const fb_bench_ops_rep
     cli_json json = {.out = stdout};
     cli_json_open(&json, NULL, '{');
     cli_json_bool(&json, "ok", r->agree);
-    write_setting(&json, setting, r->isa, r->threads);
+    cli_bench_write_setting(&json, setting, r->isa, r->threads);
     cli_json_int(&json, "prompt", r->prompt);
     cli_json_int(&json, "gen", r->gen);
     cli_json_int(&json, "reps", r->reps);

@@ -7,35 +7,51 @@
 #include "cli/json_out.h"
 #include "cli/model.h"
 #include "cli/output.h"
-#include "cli/prompt.h"
+#include "cli/ppl_stream.h"
 
 typedef struct ppl_options {
     cli_model_options model;
+    cli_stream_options stream;
     const char *model_name, *file;
     int64_t window;
-    bool windows, json;
+    bool windows, json, window_given;
 } ppl_options;
 
 static const char notes[] = CLI_MODEL_NOTES
     "The text is cut into windows that do not overlap; each is read from its own beginning, after the\n"
     "tokenizer's begin-of-text token if it has one. Every token that has a predecessor in its window is\n"
-    "scored. Perplexity is exp of the mean of -ln p(token); ± is one standard error.\n";
+    "scored. Perplexity is exp of the mean of -ln p(token); ± is one standard error.\n"
+    "With --cache the text is one stream, read to its end whatever the model was trained on, by each cache\n"
+    "of the list: dense keeps all of it, sinks the first tokens and the last ones, window only the last\n"
+    "ones, as many as sinks has in all, so that both see equally much.\n";
+
+/* Windows and a stream are two ways to read a text: an option of one says nothing about the other. */
+static int check_ways(const ppl_options *o) {
+    if (o->stream.caches && o->window_given)
+        return cli_fail(CLI_USAGE, "--ctx: %" PRId64 " (not with --cache: a stream is not cut into windows)",
+                        o->window);
+    if (o->stream.caches && o->windows)
+        return cli_fail(CLI_USAGE, "--windows: not with --cache (a stream is not cut into windows)");
+    return cli_stream_check(&o->stream);
+}
 
 static bool parse(const cli_command *command, int argc, char **argv, ppl_options *o, int *status) {
     *o = (ppl_options){0};
-    cli_option model_rows[CLI_MODEL_ROWS];
+    cli_option model_rows[CLI_MODEL_ROWS], stream_rows[CLI_STREAM_ROWS];
     cli_model_rows(&o->model, model_rows);
+    cli_stream_rows(&o->stream, stream_rows);
     const cli_option text[] = {
         {CLI_ROW('f', "file", CLI_STRING, &o->file, "FILE", "the text; - is standard input")},
         {CLI_ROW(0, "ctx", CLI_INT, &o->window, "N", "tokens of a window"), .range = {2, 1e9},
-         .fallback = "the model's context, at most 512"},
+         .fallback = "the model's context, at most 512", .given = &o->window_given},
     };
     const cli_option output[] = {
         {CLI_ROW(0, "windows", CLI_FLAG, &o->windows, NULL, "a line a window as well")},
-        {CLI_ROW(0, "json", CLI_FLAG, &o->json, NULL, "one JSON object with all windows")},
+        {CLI_ROW(0, "json", CLI_FLAG, &o->json, NULL, "one JSON object with all windows, or lines")},
     };
     const cli_group groups[] = {
         {"text", text, sizeof text / sizeof *text},
+        {"text as one stream", stream_rows, CLI_STREAM_ROWS},
         {"execution", model_rows, CLI_MODEL_ROWS},
         {"output", output, sizeof output / sizeof *output},
     };
@@ -46,9 +62,9 @@ static bool parse(const cli_command *command, int argc, char **argv, ppl_options
                      .max_positionals = 1};
     if (!cli_args_parse(&args, argc, argv, status)) return false;
     if (args.positional_count) o->model_name = args.positionals[0];
-    if (o->file) return true;
-    *status = cli_fail(CLI_USAGE, "text: none (give -f FILE, or -f - for standard input)");
-    return false;
+    *status = o->file ? check_ways(o)
+                      : cli_fail(CLI_USAGE, "text: none (give -f FILE, or -f - for standard input)");
+    return *status == CLI_OK;
 }
 
 /* ---- the report ------------------------------------------------------------------------------ */
@@ -110,7 +126,7 @@ static bool on_progress(void *user, const fb_score *so_far, int64_t total) {
     return !cli_interrupted();
 }
 
-static int measure(const ppl_options *o, const fb_model *model, const char *path, cli_prompt *text) {
+static int measure(const ppl_options *o, const fb_model *model, const char *path, const cli_prompt *text) {
     fb_error err;
     fb_perplexity_options options;
     fb_perplexity_report *report;
@@ -118,8 +134,6 @@ static int measure(const ppl_options *o, const fb_model *model, const char *path
     cli_model_session(&o->model, &options.session);
     options.window = o->window;
     options.on_progress = on_progress;
-    if (fb_tokenize(model, text->text, text->bytes, false, &text->ids, &text->count, &err) != FB_OK)
-        return cli_fail_error(&err);
     cli_interrupt_catch();
     fb_status status = fb_perplexity_run(model, &options, text->ids, text->count, &report, &err);
     cli_progress_clear();
@@ -133,6 +147,15 @@ static int measure(const ppl_options *o, const fb_model *model, const char *path
     return CLI_OK;
 }
 
+static int read_text(const ppl_options *o, const fb_model *model, cli_prompt *text) {
+    fb_error err;
+    int status = cli_prompt_read(text, NULL, o->file);
+    if (status != CLI_OK) return status;
+    if (fb_tokenize(model, text->text, text->bytes, false, &text->ids, &text->count, &err) != FB_OK)
+        return cli_fail_error(&err);
+    return CLI_OK;
+}
+
 int cli_ppl(const cli_command *command, int argc, char **argv) {
     ppl_options options;
     cli_prompt text = {0};
@@ -141,8 +164,11 @@ int cli_ppl(const cli_command *command, int argc, char **argv) {
     int status;
     if (!parse(command, argc, argv, &options, &status)) return status;
     status = cli_model_open(options.model_name, &path, &model);
-    if (status == CLI_OK) status = cli_prompt_read(&text, NULL, options.file);
-    if (status == CLI_OK) status = measure(&options, model, path, &text);
+    if (status == CLI_OK) status = read_text(&options, model, &text);
+    if (status == CLI_OK)
+        status = options.stream.caches ? cli_stream_measure(&options.stream, &options.model, options.json,
+                                                            model, path, options.file, &text)
+                                       : measure(&options, model, path, &text);
     cli_prompt_free(&text);
     fb_model_free(model);
     free(path);

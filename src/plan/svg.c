@@ -1,25 +1,17 @@
 /* The picture of a plan: the machine's roofline with the ops on it, and one layer's time before and after.
  * One file without scripts, styles or fonts from elsewhere. */
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "base/status.h"
+#include "base/svg.h"
 
 #define WIDTH    1000
 #define HEIGHT   830
 #define MAX_DOTS 64
 
-#define INK    "#1f2933"
-#define GREY   "#6b7785"
-#define LINE   "#d8dee6"
 #define BEFORE "#8a94a6"
 #define AFTER  "#d9480f"
-#define WHITE  "#ffffff"
 #define ROOF   "#1864ab"
 
 /* Colours of the timeline, by what an op mostly is. */
@@ -42,33 +34,6 @@ static const family *family_of(const char *name) {
     if (strcmp(name, "swiglu_vec") == 0) return &families[FAMILIES - 1];
     while (!strstr(name, families[i].word)) i++;
     return &families[i];
-}
-
-/* Dark text has a white edge, so that a line behind it does not cut it. */
-static void text(FILE *f, double x, double y, int size, const char *anchor, const char *colour,
-                 const char *s) {
-    const char *edge =
-        strcmp(colour, WHITE) != 0
-            ? " stroke=\"#ffffff\" stroke-width=\"3\" stroke-linejoin=\"round\" paint-order=\"stroke\""
-            : "";
-    fprintf(f, "<text x=\"%.1f\" y=\"%.1f\" font-size=\"%d\" text-anchor=\"%s\" fill=\"%s\"%s>", x, y, size,
-            anchor, colour, edge);
-    for (; *s; s++) {
-        if (*s == '<' || *s == '&')
-            fputs(*s == '<' ? "&lt;" : "&amp;", f);
-        else if ((unsigned char)*s >= 0x20)
-            fputc(*s, f);
-    }
-    fputs("</text>\n", f);
-}
-
-static void line(FILE *f, double x1, double y1, double x2, double y2, const char *colour, double width,
-                 const char *dash) {
-    fprintf(
-        f,
-        "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"%g\"%s%s%s/>\n",
-        x1, y1, x2, y2, colour, width, dash ? " stroke-dasharray=\"" : "", dash ? dash : "",
-        dash ? "\"" : "");
 }
 
 /* ---- roofline ----------------------------------------------------------------------------------------- */
@@ -130,18 +95,19 @@ static void draw_axes(const plot *p) {
     char label[32];
     for (int d = (int)ceil(p->x_min); d <= (int)floor(p->x_max); d++) {
         double x = plot_x(p, pow(10, d));
-        line(p->f, x, p->top, x, p->bottom, LINE, 1, NULL);
+        fb_svg_line(p->f, x, p->top, x, p->bottom, FB_SVG_LINE, 1, NULL);
         snprintf(label, sizeof label, "%g", pow(10, d));
-        text(p->f, x, p->bottom + 18, 12, "middle", GREY, label);
+        fb_svg_text(p->f, x, p->bottom + 18, 12, "middle", FB_SVG_GREY, label);
     }
     for (int d = (int)p->y_min; d <= (int)p->y_max; d++) {
         double y = plot_y(p, pow(10, d));
-        line(p->f, p->left, y, p->right, y, LINE, 1, NULL);
+        fb_svg_line(p->f, p->left, y, p->right, y, FB_SVG_LINE, 1, NULL);
         snprintf(label, sizeof label, "%g", pow(10, d));
-        text(p->f, p->left - 8, y + 4, 12, "end", GREY, label);
+        fb_svg_text(p->f, p->left - 8, y + 4, 12, "end", FB_SVG_GREY, label);
     }
-    text(p->f, (p->left + p->right) / 2, p->bottom + 38, 13, "middle", INK, "FLOP per byte moved");
-    text(p->f, p->left - 44, p->top - 12, 13, "start", INK, "GFLOP/s");
+    fb_svg_text(p->f, (p->left + p->right) / 2, p->bottom + 38, 13, "middle", FB_SVG_INK,
+                "FLOP per byte moved");
+    fb_svg_text(p->f, p->left - 44, p->top - 12, 13, "start", FB_SVG_INK, "GFLOP/s");
 }
 
 /* A bandwidth's slope from the left edge to the ceiling, with its name along it. */
@@ -152,11 +118,11 @@ static void draw_slope(const plot *p, double bandwidth, double flops, const char
     if (from < lowest) from = lowest;
     double x1 = plot_x(p, from), y1 = plot_y(p, 1e-9 * from * bandwidth);
     double to = fmin(knee, pow(10, p->x_max)), x2 = plot_x(p, to), y2 = plot_y(p, 1e-9 * to * bandwidth);
-    line(p->f, x1, y1, x2, y2, ROOF, 2, dash);
+    fb_svg_line(p->f, x1, y1, x2, y2, ROOF, 2, dash);
     double x = x1 + at * (x2 - x1), y = y1 + at * (y2 - y1);
     double angle = atan2(y2 - y1, x2 - x1) * 180 / 3.14159265358979;
     fprintf(p->f, "<g transform=\"translate(%.1f %.1f) rotate(%.1f)\">", x, y, angle);
-    text(p->f, 0, dash ? 16 : -7, 12, "start", ROOF, label);
+    fb_svg_text(p->f, 0, dash ? 16 : -7, 12, "start", ROOF, label);
     fputs("</g>\n", p->f);
 }
 
@@ -165,9 +131,9 @@ static void draw_roofs(const plot *p, const fb_machine_figures *m) {
     int far = m->gpu ? m->points / 2 : m->points - 1;
     double dram = m->bandwidth[far], near = m->footprint_bandwidth;
     double y = plot_y(p, 1e-9 * m->flops);
-    line(p->f, plot_x(p, m->flops / fmax(near, dram)), y, p->right, y, ROOF, 2, NULL);
+    fb_svg_line(p->f, plot_x(p, m->flops / fmax(near, dram)), y, p->right, y, ROOF, 2, NULL);
     snprintf(label, sizeof label, "multiply-add: %.0f GFLOP/s", 1e-9 * m->flops);
-    text(p->f, p->right, y - 7, 12, "end", ROOF, label);
+    fb_svg_text(p->f, p->right, y - 7, 12, "end", ROOF, label);
     snprintf(label, sizeof label, "this step's %.1f MB: %.1f GB/s", 1e-6 * m->footprint, 1e-9 * near);
     draw_slope(p, near, m->flops, label, NULL, 0.1);
     if (m->gpu)
@@ -224,11 +190,11 @@ static void draw_dots(const plot *p, dot *dots, int count) {
         const char *colour = d->after ? AFTER : BEFORE;
         double w = CHARACTER * (double)strlen(d->name), lx = d->label_x + w / 2, ly = d->label_y - 4;
         double edge = d->label_x > d->x ? d->label_x : d->label_x + w < d->x ? d->label_x + w : lx;
-        if (hypot(edge - d->x, ly - d->y) > 18) line(p->f, d->x, d->y, edge, ly, colour, 0.7, NULL);
+        if (hypot(edge - d->x, ly - d->y) > 18) fb_svg_line(p->f, d->x, d->y, edge, ly, colour, 0.7, NULL);
         fprintf(p->f,
                 "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"5\" fill=\"%s\" stroke=\"%s\" stroke-width=\"1.8\"/>\n",
                 d->x, d->y, d->after ? AFTER : "#ffffff", colour);
-        text(p->f, d->label_x, d->label_y, 12, "start", d->after ? "#a83808" : "#566072", d->name);
+        fb_svg_text(p->f, d->label_x, d->label_y, 12, "start", d->after ? "#a83808" : "#566072", d->name);
     }
 }
 
@@ -242,16 +208,17 @@ static void draw_roofline(FILE *f, const fb_plan_report *r) {
     draw_roofs(&p, &r->machine);
     draw_dots(&p, dots, count);
     double x = p.right - 232, y = p.bottom - 34;
-    fprintf(
-        f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"228\" height=\"28\" fill=\"#ffffff\" stroke=\"" LINE "\"/>\n",
-        x, y);
+    fprintf(f,
+            "<rect x=\"%.1f\" y=\"%.1f\" width=\"228\" height=\"28\" fill=\"#ffffff\" stroke=\"" FB_SVG_LINE
+            "\"/>\n",
+            x, y);
     fprintf(f,
             "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"5\" fill=\"#ffffff\" stroke=\"" BEFORE
             "\" stroke-width=\"1.8\"/>\n",
             x + 16, y + 14);
-    text(f, x + 28, y + 18, 12, "start", INK, "before (plain)");
+    fb_svg_text(f, x + 28, y + 18, 12, "start", FB_SVG_INK, "before (plain)");
     fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"5\" fill=\"" AFTER "\"/>\n", x + 132, y + 14);
-    text(f, x + 144, y + 18, 12, "start", INK, "after (plan)");
+    fb_svg_text(f, x + 144, y + 18, 12, "start", FB_SVG_INK, "after (plan)");
 }
 
 /* ---- timelines ---------------------------------------------------------------------------------------- */
@@ -270,7 +237,7 @@ static void draw_timeline(FILE *f, const fb_profile *p, bool gpu, const char *ti
     snprintf(label, sizeof label, "%s: %.1f us a layer, %lld %s; %.0f us a token", title,
              1e6 * layer_seconds(p), (long long)p->barriers, gpu ? "launches" : "barriers",
              1e6 * (p->tpot > 0 ? p->tpot : p->wall));
-    text(f, 70, y - 10, 14, "start", INK, label);
+    fb_svg_text(f, 70, y - 10, 14, "start", FB_SVG_INK, label);
     for (int64_t i = 0; i < p->op_count; i++) {
         const fb_profile_op *op = &p->ops[i];
         if (op->section != 1) continue;
@@ -281,17 +248,17 @@ static void draw_timeline(FILE *f, const fb_profile *p, bool gpu, const char *ti
                 x, y, fmax(w - 0.6, 0.4), family_of(op->name)->colour, op->name,
                 1e6 * op->seconds / (double)p->layers);
         if (name + 8 < w) {
-            text(f, x + w / 2, y + 19, 12, "middle", WHITE, op->name);
+            fb_svg_text(f, x + w / 2, y + 19, 12, "middle", FB_SVG_WHITE, op->name);
         } else {
             int row = 0;
             double at = fmin(x, 970 - name);
             while (row < 4 && row_end[row] > at) row++;
-            line(f, x + w / 2, y + 30, x + w / 2, y + 42 + 14 * row - 8, LINE, 1, NULL);
-            text(f, at, y + 46 + 14 * row, 11, "start", GREY, op->name);
+            fb_svg_line(f, x + w / 2, y + 30, x + w / 2, y + 42 + 14 * row - 8, FB_SVG_LINE, 1, NULL);
+            fb_svg_text(f, at, y + 46 + 14 * row, 11, "start", FB_SVG_GREY, op->name);
             row_end[row] = at + name + 6;
         }
         x += w;
-        if (op->barrier) line(f, x - 0.3, y - 4, x - 0.3, y + 34, INK, 1.2, NULL);
+        if (op->barrier) fb_svg_line(f, x - 0.3, y - 4, x - 0.3, y + 34, FB_SVG_INK, 1.2, NULL);
     }
 }
 
@@ -301,30 +268,28 @@ static void draw_legend(FILE *f, bool gpu, double y) {
         if (!families[i].label) continue;
         fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"12\" fill=\"%s\"/>\n", x, y,
                 families[i].colour);
-        text(f, x + 18, y + 11, 12, "start", INK, families[i].label);
+        fb_svg_text(f, x + 18, y + 11, 12, "start", FB_SVG_INK, families[i].label);
         x += 36 + 7 * (double)strlen(families[i].label);
     }
-    line(f, x + 4, y - 3, x + 4, y + 15, INK, 1.2, NULL);
-    text(f, x + 12, y + 11, 12, "start", INK, gpu ? "a launch ends" : "barrier: all threads meet");
+    fb_svg_line(f, x + 4, y - 3, x + 4, y + 15, FB_SVG_INK, 1.2, NULL);
+    fb_svg_text(f, x + 12, y + 11, 12, "start", FB_SVG_INK,
+                gpu ? "a launch ends" : "barrier: all threads meet");
 }
 
-static void draw(FILE *f, const fb_plan_report *r) {
+static void draw(FILE *f, const void *report) {
+    const fb_plan_report *r = report;
     char label[256];
     const fb_machine_figures *m = &r->machine;
-    fprintf(f,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" "
-            "font-family=\"DejaVu Sans, Verdana, Helvetica, Arial, sans-serif\">\n"
-            "<rect width=\"%d\" height=\"%d\" fill=\"#ffffff\"/>\n",
-            WIDTH, HEIGHT, WIDTH, HEIGHT, WIDTH, HEIGHT);
+    fb_svg_begin(f, WIDTH, HEIGHT);
     snprintf(label, sizeof label, "One decode step: %.0f us before, %.0f us after (%.2fx)",
              1e6 * r->plain.tpot, 1e6 * r->fused.tpot, r->plain.tpot / r->fused.tpot);
-    text(f, 30, 36, 20, "start", INK, label);
+    fb_svg_text(f, 30, 36, 20, "start", FB_SVG_INK, label);
     char threads[32] = "";
     if (!m->gpu) snprintf(threads, sizeof threads, ", %d threads", m->threads);
     snprintf(label, sizeof label, "%s%s, %s; positions %lld to %lld; predicted %.0f and %.0f us", m->cpu,
              threads, m->isa, (long long)r->prompt, (long long)(r->prompt + r->gen - 1),
              1e6 * r->plain.predicted, 1e6 * r->fused.predicted);
-    text(f, 30, 58, 13, "start", GREY, label);
+    fb_svg_text(f, 30, 58, 13, "start", FB_SVG_GREY, label);
     draw_roofline(f, r);
     double scale = 900 / fmax(layer_seconds(&r->plain), layer_seconds(&r->fused));
     draw_timeline(f, &r->plain, m->gpu, "before", 555, scale);
@@ -333,24 +298,6 @@ static void draw(FILE *f, const fb_plan_report *r) {
     fputs("</svg>\n", f);
 }
 
-/* To a temporary name, then renamed; but a device or a link that the caller names is written to, not
- * replaced. */
 fb_status fb_plan_report_svg(const fb_plan_report *report, const char *path, fb_error *err) {
-    char *temporary = NULL;
-    struct stat st;
-    bool direct = lstat(path, &st) == 0 && !S_ISREG(st.st_mode);
-    if (asprintf(&temporary, "%s.%ld.tmp", path, (long)getpid()) < 0) return fb_fail_memory(err, "path", 0);
-    FILE *f = fopen(direct ? path : temporary, "w");
-    bool ok = f != NULL;
-    int reason = errno;
-    if (f) {
-        draw(f, report);
-        ok = !ferror(f);
-        if (fclose(f)) ok = false;
-        reason = errno;
-        if (ok && !direct) ok = rename(temporary, path) == 0, reason = errno;
-        if (!ok && !direct) unlink(temporary);
-    }
-    free(temporary);
-    return ok ? FB_OK : fb_fail(err, FB_ERROR_FILE, "%s: %s", path, strerror(reason));
+    return fb_svg_save(path, draw, report, err);
 }

@@ -595,6 +595,9 @@ static const struct ring_case {
     {{130, 100, 144, 110}, 70000, 2},
     {{3, 300, 16, 310}, (1ll << 24) + 13, 3},
     {{16, 33, 16, 47}, (1ll << 33) + 7, 4},
+    /* Rows that see nothing of the first block, beside rows that do. */
+    {{0, 3, 0, 260}, 124, 5},
+    {{0, 3, 0, 260}, 260 * 5 + 125, 8},
 };
 enum { RINGS = sizeof ring_cases / sizeof *ring_cases };
 

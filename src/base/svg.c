@@ -1,0 +1,63 @@
+#include "base/svg.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+void fb_svg_begin(FILE *f, int width, int height) {
+    fprintf(f,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" "
+            "font-family=\"DejaVu Sans, Verdana, Helvetica, Arial, sans-serif\">\n"
+            "<rect width=\"%d\" height=\"%d\" fill=\"" FB_SVG_WHITE "\"/>\n",
+            width, height, width, height, width, height);
+}
+
+void fb_svg_text(FILE *f, double x, double y, int size, const char *anchor, const char *colour,
+                 const char *s) {
+    const char *edge = strcmp(colour, FB_SVG_WHITE) != 0
+                           ? " stroke=\"" FB_SVG_WHITE
+                             "\" stroke-width=\"3\" stroke-linejoin=\"round\" paint-order=\"stroke\""
+                           : "";
+    fprintf(f, "<text x=\"%.1f\" y=\"%.1f\" font-size=\"%d\" text-anchor=\"%s\" fill=\"%s\"%s>", x, y, size,
+            anchor, colour, edge);
+    for (; *s; s++) {
+        if (*s == '<' || *s == '&')
+            fputs(*s == '<' ? "&lt;" : "&amp;", f);
+        else if ((unsigned char)*s >= 0x20)
+            fputc(*s, f);
+    }
+    fputs("</text>\n", f);
+}
+
+void fb_svg_line(FILE *f, double x1, double y1, double x2, double y2, const char *colour, double width,
+                 const char *dash) {
+    fprintf(
+        f,
+        "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"%g\"%s%s%s/>\n",
+        x1, y1, x2, y2, colour, width, dash ? " stroke-dasharray=\"" : "", dash ? dash : "",
+        dash ? "\"" : "");
+}
+
+fb_status fb_svg_save(const char *path, void (*draw)(FILE *f, const void *user), const void *user,
+                      fb_error *err) {
+    char *temporary = NULL;
+    struct stat st;
+    bool direct = lstat(path, &st) == 0 && !S_ISREG(st.st_mode);
+    if (asprintf(&temporary, "%s.%ld.tmp", path, (long)getpid()) < 0) return fb_fail_memory(err, "path", 0);
+    FILE *f = fopen(direct ? path : temporary, "w");
+    bool ok = f != NULL;
+    int reason = errno;
+    if (f) {
+        draw(f, user);
+        ok = !ferror(f);
+        if (fclose(f)) ok = false;
+        reason = errno;
+        if (ok && !direct) ok = rename(temporary, path) == 0, reason = errno;
+        if (!ok && !direct) unlink(temporary);
+    }
+    free(temporary);
+    return ok ? FB_OK : fb_fail(err, FB_ERROR_FILE, "%s: %s", path, strerror(reason));
+}

@@ -1,0 +1,186 @@
+/* Perplexity along a stream: the same text through several caches, a row of tokens through each in turn, so
+ * that a row is known while the next is read. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "model/model.h"
+#include "verify/perplexity.h"
+
+#define DEFAULT_EVERY 256
+/* Tokens between two looks at the logits, [PIECE, vocab] floats a cache: no result depends on it. */
+#define PIECE 128
+
+typedef struct stream {
+    const fb_curve_options *options;
+    int32_t *ids;                /* what the tokenizer puts in front, then the text */
+    int64_t count, front, piece; /* ids in all; of the tokenizer */
+    fb_session *sessions[FB_CACHE_KINDS];
+    double sums[FB_CACHE_KINDS]; /* of nll, all rows */
+    fb_curve_report *report;
+} stream;
+
+/* ---- one row ---- */
+
+/* Row i of the last prefill foresees ids[first + i + 1]. What the tokenizer put there itself is not scored.
+ */
+static fb_status score_piece(stream *s, int32_t curve, int64_t first, double *sum, fb_error *err) {
+    const float *logits;
+    int64_t rows, vocab;
+    FB_TRY(fb_session_logits(s->sessions[curve], &logits, &rows, &vocab, err));
+    for (int64_t at = first + 1; at <= first + rows; at++, logits += vocab) {
+        if (at < s->front) continue;
+        double nll = fb_nll(logits, vocab, s->ids[at]);
+        if (isnan(nll))
+            return fb_fail(err, FB_ERROR_SYSTEM, "logits: NaN or inf at position %lld with cache %s",
+                           (long long)(at - 1), fb_cache_name(s->report->curves[curve].cache));
+        *sum += nll;
+    }
+    return FB_OK;
+}
+
+static fb_status ask(const stream *s, fb_curve_fn callback, int64_t part, fb_error *err) {
+    if (!callback || callback(s->options->user, s->report, part)) return FB_OK;
+    return fb_fail(err, FB_ERROR_STOPPED, "stream: stopped after %lld of %lld tokens",
+                   (long long)s->report->tokens, (long long)s->report->total);
+}
+
+/* Reads ids[first … end - 1] with one cache, and scores what follows each of them. */
+static fb_status read_row(stream *s, int32_t curve, int64_t first, int64_t end, fb_curve_row *row,
+                          fb_error *err) {
+    fb_curve *c = &s->report->curves[curve];
+    double sum = 0;
+    for (int64_t done = first; done < end;) {
+        int64_t rows = end - done < s->piece ? end - done : s->piece;
+        double start = fb_now();
+        FB_TRY(fb_session_prefill(s->sessions[curve], s->ids + done, rows, err));
+        FB_TRY(score_piece(s, curve, done, &sum, err));
+        c->seconds += fb_now() - start;
+        done += rows;
+        int64_t scored = done - (end - row->tokens);
+        FB_TRY(ask(s, s->options->on_progress, curve * row->tokens + (scored > 0 ? scored : 0), err));
+    }
+    row->nll[curve] = sum / (double)row->tokens;
+    s->sums[curve] += sum;
+    return FB_OK;
+}
+
+/* All but the last id are read: nothing follows that one. */
+static fb_status read_text(stream *s, fb_error *err) {
+    fb_curve_report *r = s->report;
+    FB_TRY(ask(s, s->options->on_progress, 0, err));
+    for (int64_t first = 0; r->tokens < r->total;) {
+        int64_t left = r->total - r->tokens;
+        fb_curve_row *row = &r->rows[r->row_count];
+        *row = (fb_curve_row){.tokens = left < r->every ? left : r->every};
+        row->position = s->count - 1 - left + row->tokens;
+        for (int32_t i = 0; i < r->curve_count; i++) FB_TRY(read_row(s, i, first, row->position, row, err));
+        first = row->position;
+        r->row_count++;
+        r->tokens += row->tokens;
+        for (int32_t i = 0; i < r->curve_count; i++) r->curves[i].nll = s->sums[i] / (double)r->tokens;
+        FB_TRY(ask(s, s->options->on_chunk, 0, err));
+    }
+    return FB_OK;
+}
+
+/* ---- all of it ---- */
+
+static fb_status check(const stream *s, const fb_model *model, const int32_t *ids, int64_t count,
+                       fb_error *err) {
+    const fb_curve_options *o = s->options;
+    if (o->kind_count < 1 || o->kind_count > FB_CACHE_KINDS)
+        return fb_fail(err, FB_ERROR_USAGE, "caches: %d (1 to %d)", o->kind_count, FB_CACHE_KINDS);
+    for (int32_t i = 0; i < o->kind_count; i++)
+        for (int32_t j = 0; j < i; j++)
+            if (o->kinds[i] == o->kinds[j])
+                return fb_fail(err, FB_ERROR_USAGE, "cache: %s (twice)", fb_cache_name(o->kinds[i]));
+    if (o->session.sinks < 0 || o->session.sinks >= model->info.context)
+        return fb_fail(err, FB_ERROR_USAGE, "sinks: %lld (0 to %lld: with a window they fit the context)",
+                       (long long)o->session.sinks, (long long)model->info.context - 1);
+    if (o->session.window < 0 || o->session.window > model->info.context)
+        return fb_fail(err, FB_ERROR_USAGE, "window: %lld (1 to %lld, the model's context)",
+                       (long long)o->session.window, (long long)model->info.context);
+    if (o->every < 1)
+        return fb_fail(err, FB_ERROR_USAGE, "every: %lld tokens (at least 1)", (long long)o->every);
+    if (count < (s->front ? 1 : 2))
+        return fb_fail(err, FB_ERROR_USAGE, "text: %lld tokens (at least %d)", (long long)count,
+                       s->front ? 1 : 2);
+    for (int64_t i = 0; i < count; i++)
+        if (ids[i] < 0 || ids[i] >= model->info.vocab)
+            return fb_fail(err, FB_ERROR_USAGE, "token %lld: id %d (0 to %lld)", (long long)i, ids[i],
+                           (long long)model->info.vocab - 1);
+    return FB_OK;
+}
+
+static fb_status open_cache(stream *s, const fb_model *model, fb_cache_kind cache, fb_error *err) {
+    fb_session_options o = s->options->session;
+    o.cache = cache;
+    o.capacity = cache == FB_CACHE_DENSE ? s->count - 1 : 0;
+    o.beyond_context = true;
+    if (cache == FB_CACHE_WINDOW && o.window) o.window += o.sinks;
+    o.chunk = s->piece;
+    o.all_logits = true;
+    o.greedy = o.profile = false;
+    o.on_hidden = NULL;
+    o.on_progress = NULL;
+    int32_t at = s->report->curve_count++;
+    FB_TRY(fb_session_create(model, &o, &s->sessions[at], err));
+    fb_cache_info info;
+    fb_session_get_cache(s->sessions[at], &info);
+    s->report->curves[at] = (fb_curve){
+        .cache = cache, .sinks = info.sinks, .window = info.window, .bytes = info.bytes, .nll = NAN};
+    return FB_OK;
+}
+
+static fb_status prepare(stream *s, const fb_model *model, const int32_t *ids, int64_t count, fb_error *err) {
+    const fb_curve_options *o = s->options;
+    const int32_t *front = NULL;
+    if (model->tokenizer) front = fb_tokenizer_prefix(model->tokenizer, &s->front);
+    FB_TRY(check(s, model, ids, count, err));
+    s->count = s->front + count;
+    s->piece = o->session.chunk ? o->session.chunk : PIECE;
+    int64_t total = s->front ? count : count - 1, rows = (total - 1) / o->every + 1;
+    s->ids = malloc((size_t)s->count * sizeof *s->ids);
+    s->report = calloc(1, sizeof *s->report);
+    if (s->report) s->report->rows = calloc((size_t)rows, sizeof *s->report->rows);
+    if (!s->ids || !s->report || !s->report->rows)
+        return fb_fail_memory(err, "rows", rows * (int64_t)sizeof *s->report->rows);
+    if (s->front) memcpy(s->ids, front, (size_t)s->front * sizeof *ids);
+    memcpy(s->ids + s->front, ids, (size_t)count * sizeof *ids);
+    for (int32_t i = 0; i < o->kind_count; i++) FB_TRY(open_cache(s, model, o->kinds[i], err));
+    s->report->context = model->info.context;
+    s->report->every = o->every;
+    s->report->total = total;
+    s->report->backend = fb_session_backend(s->sessions[0]);
+    s->report->isa = fb_session_isa(s->sessions[0]);
+    s->report->threads = fb_session_threads(s->sessions[0]);
+    return FB_OK;
+}
+
+void fb_curve_options_default(fb_curve_options *options) {
+    *options = (fb_curve_options){.every = DEFAULT_EVERY};
+    fb_session_options_default(&options->session);
+}
+
+fb_status fb_curve_run(const fb_model *model, const fb_curve_options *options, const int32_t *ids,
+                       int64_t count, fb_curve_report **report, fb_error *err) {
+    stream s = {.options = options};
+    *report = NULL;
+    fb_status status = prepare(&s, model, ids, count, err);
+    if (status == FB_OK) status = read_text(&s, err);
+    for (int i = 0; i < FB_CACHE_KINDS; i++) fb_session_free(s.sessions[i]);
+    free(s.ids);
+    if (status == FB_OK)
+        *report = s.report;
+    else
+        fb_curve_free(s.report);
+    return status;
+}
+
+void fb_curve_free(fb_curve_report *report) {
+    if (!report) return;
+    free(report->rows);
+    free(report);
+}
