@@ -7,6 +7,12 @@
 
 #define HIDDEN "hidden."
 
+const char *fb_golden_kv(const fb_session_options *o) {
+    return o->kv && strcmp(o->kv, "auto") != 0 ? o->kv : "act";
+}
+
+double fb_golden_half_ulp(fb_dtype t) { return t == FB_F16 ? 0x1p-11 : t == FB_BF16 ? 0x1p-8 : 0; }
+
 int64_t fb_golden_int(const fb_tensor_entry *entry, int64_t index) {
     const uint8_t *at = entry->data + fb_stored_bytes(entry->type, index);
     int32_t narrow;

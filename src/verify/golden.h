@@ -28,6 +28,11 @@ fb_status fb_golden_check_finite(const char *what, const fb_tensor_entry *entry,
 fb_status fb_golden_check_matrix(const char *what, const fb_tensor_entry *entry, fb_stored_type type,
                                  int64_t rows, int64_t *cols, fb_error *err);
 
+/* A golden's cache was not rounded: neither is ours, unless that is asked for. */
+const char *fb_golden_kv(const fb_session_options *options);
+/* By how much a dtype rounds at most, relative to the value; 0 for float32, as goldens are. */
+double fb_golden_half_ulp(fb_dtype dtype);
+
 int64_t fb_golden_int(const fb_tensor_entry *entry, int64_t index); /* of an I32 or I64 entry */
 double fb_golden_real(const fb_tensor_entry *entry, int64_t index); /* of an F32 or F64 entry */
 

@@ -16,8 +16,6 @@
 #define ROUNDING_STEPS 4
 #define USUAL_LOGIT    16
 
-static double half_ulp(fb_dtype t) { return t == FB_F16 ? 0x1p-11 : t == FB_BF16 ? 0x1p-8 : 0; }
-
 typedef struct stream {
     const fb_stream_golden *golden;
     const fb_stream_case *wanted;
@@ -75,7 +73,7 @@ static fb_status compare_case(stream *s, const fb_model *model, fb_session_optio
     o.greedy = false;
     o.on_hidden = NULL;
     o.on_progress = NULL;
-    if (!o.kv || strcmp(o.kv, "auto") == 0) o.kv = "act"; /* the golden's cache was not rounded */
+    o.kv = fb_golden_kv(&o);
     fb_dtype kv;
     FB_TRY(fb_dtype_parse_kv(o.kv, o.act, &kv, err));
     FB_TRY(fb_session_create(model, &o, &s->session, err));
@@ -88,7 +86,7 @@ static fb_status compare_case(stream *s, const fb_model *model, fb_session_optio
     FB_TRY(status);
     double wanted = 0;
     for (int64_t i = 0; i < c->nll->count; i++) wanted += fb_golden_real(c->nll, i);
-    double rounding = ROUNDING_STEPS * fmax(half_ulp(o.act), half_ulp(kv)) * USUAL_LOGIT;
+    double rounding = ROUNDING_STEPS * fmax(fb_golden_half_ulp(o.act), fb_golden_half_ulp(kv)) * USUAL_LOGIT;
     row->nll_max_abs = s->worst;
     row->nll_limit = NLL_LIMIT + rounding;
     row->logits_max_abs = c->logits ? s->logits : NAN;

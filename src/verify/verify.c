@@ -17,8 +17,6 @@
  * sqrt(1 + layers), the largest error below 2.5 times u sqrt(1 + layers) of the largest element. */
 #define ROUNDING_STEPS 4
 
-static double half_ulp(fb_dtype t) { return t == FB_F16 ? 0x1p-11 : t == FB_BF16 ? 0x1p-8 : 0; }
-
 typedef struct comparison {
     const fb_golden *golden;
     double half_ulp; /* of the coarser of activations and cache; 0 for float32 */
@@ -136,11 +134,6 @@ static fb_status run(comparison *c, fb_session *session, const int32_t *ids, fb_
     return FB_OK;
 }
 
-/* The golden's cache was not rounded: neither is ours, unless that is asked for. */
-static const char *kv_of(const fb_session_options *o) {
-    return o->kv && strcmp(o->kv, "auto") != 0 ? o->kv : "act";
-}
-
 static fb_status compare_all(comparison *c, const fb_model *model, const fb_session_options *options,
                              fb_error *err) {
     const fb_golden *g = c->golden;
@@ -148,7 +141,7 @@ static fb_status compare_all(comparison *c, const fb_model *model, const fb_sess
     if (!ids) return fb_fail_memory(err, "ids", g->tokens * (int64_t)sizeof *ids);
     for (int64_t i = 0; i < g->tokens; i++) ids[i] = (int32_t)fb_golden_int(g->ids, i);
     fb_session_options o = *options;
-    o.kv = kv_of(options);
+    o.kv = fb_golden_kv(options);
     o.capacity = g->tokens + (g->greedy ? g->greedy->count : 0);
     o.all_logits = true;
     o.on_hidden = on_hidden;
@@ -173,8 +166,9 @@ static fb_status compare_all(comparison *c, const fb_model *model, const fb_sess
 static fb_status make_report(const fb_golden *g, const fb_model *model, const fb_session_options *options,
                              fb_verify_report *r, fb_error *err) {
     fb_dtype kv;
-    FB_TRY(fb_dtype_parse_kv(kv_of(options), options->act, &kv, err));
-    comparison c = {.golden = g, .half_ulp = fmax(half_ulp(options->act), half_ulp(kv)), .report = r};
+    FB_TRY(fb_dtype_parse_kv(fb_golden_kv(options), options->act, &kv, err));
+    comparison c = {
+        .golden = g, .half_ulp = fmax(fb_golden_half_ulp(options->act), fb_golden_half_ulp(kv)), .report = r};
     r->tokens = g->tokens;
     r->layers = g->layers;
     r->rows = calloc((size_t)g->layers, sizeof *r->rows);
