@@ -72,6 +72,7 @@ static void print_all(const fb_plan_report *r) {
     print_times(r);
     print_fuses(r);
     print_check(r);
+    cli_planner_doubt(&r->fused, &r->machine);
 }
 
 static void print_json(const fb_plan_report *r) {

@@ -49,6 +49,26 @@ double cli_planner_percent(const fb_profile_op *op, const fb_machine_figures *ma
     return op->seconds > 0 ? 100 * streamed / op->seconds / most : 0;
 }
 
+/* What a good step may seem to read beyond the maximum: the measuring loop does not fetch ahead as kernels
+ * do. */
+#define DOUBTFUL 1.5
+
+void cli_planner_doubt(const fb_profile *p, const fb_machine_figures *m) {
+    double bytes = 0, seconds = 0;
+    for (int64_t i = 0; i < p->op_count; i++) {
+        const fb_profile_op *op = &p->ops[i];
+        double streamed = op->weight_bytes + op->kv_bytes;
+        if (m->gpu || streamed <= 0.5 * op->bytes) continue;
+        bytes += streamed;
+        seconds += op->seconds;
+    }
+    if (seconds > 0 && bytes / seconds > DOUBTFUL * m->footprint_bandwidth)
+        printf(
+            "\nnote: this step read at %.1f GB/s: the machine was measured while something else was using it "
+            "(fusebox plan --calibrate measures it again)\n",
+            1e-9 * bytes / seconds);
+}
+
 /* ---- JSON --------------------------------------------------------------------------------------------- */
 
 void cli_planner_json_machine(cli_json *json, const fb_machine_figures *m) {

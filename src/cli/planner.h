@@ -27,4 +27,8 @@ void cli_planner_json_profile(cli_json *json, const char *key, const fb_profile 
  * bytes of one call. */
 double cli_planner_percent(const fb_profile_op *op, const fb_machine_figures *machine);
 
+/* A note where the step read more than the machine is said to be able to: it was measured while something
+ * else ran, and percentages and predictions stand by a ceiling that is none. */
+void cli_planner_doubt(const fb_profile *profile, const fb_machine_figures *machine);
+
 #endif

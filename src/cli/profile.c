@@ -56,6 +56,7 @@ static void print_table(const fb_plan_report *report, const fb_plan_request *q) 
     printf("%-*s  %6s  %9.1f  %5.1f%%\n", width, "between ops", "", 1e6 * p->between,
            100 * p->between / p->wall);
     printf("%-*s  %6s  %9.1f  100.0%%\n", width, "wall", "", 1e6 * p->wall);
+    cli_planner_doubt(p, m);
 }
 
 static void print_json(const fb_plan_report *report, const fb_plan_request *q) {

@@ -45,6 +45,16 @@ refuses "too long" 2 'prompt and gen: 612 tokens \(the model.s context is 512\)'
 refuses "an unknown fuse" 2 'fuse: "nope"' profile --fuse nope
 refuses "no steps" 2 '--gen: 0 ' profile --gen 0
 
+# ---- a measurement that cannot be true: something else ran meanwhile
+for file in "$work"/cache/fusebox/machine-*-1-*-f32.json; do
+    jq -c '.bandwidth |= map([.[0], 1e8])' "$file" >"$work/slow" && mv "$work/slow" "$file"
+done
+succeeds "a slow machine" profile --threads 1 --prompt 8 --gen 16
+matches "a slow machine: the note" "$work/out" '^note: this step read at [0-9.]+ GB/s: the machine was measured while '
+succeeds "a slow machine: plan" plan --threads 1 --prompt 8 --gen 16
+matches "a slow machine: plan's note" "$work/out" '^note: this step read at '
+succeeds "measured again" plan --threads 1 --prompt 8 --gen 16 --calibrate
+
 # ---- a GPU, emulated
 library=$(dirname "$FUSEBOX")/tests/libfusebox_cuda_emulated.so
 [ -f "$library" ] || finish
