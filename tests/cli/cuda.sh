@@ -64,6 +64,17 @@ for options in "--act f16"; do
     succeeds "golden $options" verify $goldens/neox-parallel --golden $goldens/neox-parallel/golden.safetensors --backend cuda $options
 done
 
+# ---- streams: a cache of sinks and a ring, in chunks and one by one; each way once
+stream() { # stream CASE OPTION...
+    local case=$1
+    shift
+    succeeds "a stream, $case $*" verify $goldens/$case --golden $goldens/streaming/$case.safetensors --backend cuda "$@"
+    is "a stream, $case $*: the last line" "$(tail -n 1 "$work/out" | cut -d: -f1)" verified
+}
+stream neox-parallel --fuse none
+stream llama-gqa-tied --fuse all
+stream neox-parallel --fuse all --exact
+
 # ---- fuses against the plain program
 proof() { # proof NAME MODEL OPTION...
     local name=$1

@@ -1,9 +1,9 @@
 /* attn_scores, softmax, attn_values, and attn_rows, which is all three on one item at a time with the same
  * sums:
  *  - a score is one chain of fmaf over the head's width, times the scale, rounded to the activations' type;
- *  - a softmax adds exponentials in THREADS chains (position modulo THREADS), then over the block, and
- * rounds;
- *  - a weighted sum of values adds in PARTS chains (position modulo PARTS), then these in their order. */
+ *  - a softmax adds exponentials in THREADS chains (slot modulo THREADS), then over the block, and rounds;
+ *  - a weighted sum of values adds in PARTS chains (slot modulo PARTS), then these in their order.
+ * Of a ring, what a token does not see has a score of -INFINITY, so a weight of 0. */
 #include "backend/cuda/attention.cuh"
 
 #define THREADS 256
@@ -54,7 +54,7 @@ template <class S> FB_DEVICE void softmax_of(const S *x, S *y, int count, fb_dty
         y[j] = fb_narrow<S>(fb_round_as(act, expf(fb_widen(x[j]) - most) * scale));
 }
 
-/* acc[r] += p[r] * v of this thread's part of positions [from, to), as far as item r sees; from is a multiple
+/* acc[r] += p[r] * v of this thread's part of slots [from, to), as far as item r looks; from is a multiple
  * of PARTS, and p[r] at p + r * stride begins at `from`. */
 template <class K, int R>
 FB_DEVICE void values_of(const K *v, int chunk, int part, int width, bool wide, const float *p, int stride,
@@ -96,9 +96,10 @@ FB_DEVICE void store_values(const fb_attention &a, int kv_head, int item, int li
 }
 
 template <class K>
-FB_DEVICE void load_query(const fb_attention &a, int kv_head, int item, int stride, float *q) {
+FB_DEVICE void load_query(const fb_attention &a, int kv_head, int item, bool sink, int stride, float *q) {
     for (int i = threadIdx.x; i < stride; i += blockDim.x)
-        q[i] = i < a.width ? fb_load_as(a.q_type, a.q, fb_item_q(a, kv_head, item) + i) : 0;
+        q[i] = i < a.width ? fb_load_as(a.q_type, fb_queries(a, sink), fb_item_q(a, kv_head, item, sink) + i)
+                           : 0;
 }
 
 /* ---- attn_scores ----------------------------------------------------------------------------------------
@@ -112,27 +113,36 @@ template <class K, int R> __global__ void __launch_bounds__(SCORE_THREADS) score
     fb_let_next_start();
     fb_wait_for_previous();
     constexpr int E = 16 / sizeof(K);
-    FB_SHARED(float, q);
+    FB_SHARED(float, q); /* [R][stride], with sinks twice */
     int stride = (a.width + E - 1) / E * E, kv_head = blockIdx.y, item = blockIdx.z * R;
-    int live = min(R, a.rows * a.group - item), past = (int)*a.position;
+    int live = min(R, a.rows * a.group - item), past = fb_past(a.slots);
     int first = blockIdx.x * SCORE_THREADS, j = first + threadIdx.x;
-    if (first > past + fb_item_row(a, item + live - 1)) return;
-    for (int r = 0; r < R; r++) load_query<K>(a, kv_head, item + (r < live ? r : 0), stride, q + r * stride);
+    int count = fb_count(a.slots, past + fb_item_row(a, item + live - 1));
+    if (first >= count) return;
+    for (int sink = 0; sink <= (first < a.second); sink++)
+        for (int r = 0; r < R; r++)
+            load_query<K>(a, kv_head, item + (r < live ? r : 0), sink, stride, q + (sink * R + r) * stride);
     __syncthreads();
-    if (j > past + fb_item_row(a, item + live - 1)) return;
+    if (j >= count) return;
     float sum[R];
-    score_of<K, R>((const K *)a.k + (kv_head * a.capacity + j) * a.width, q, stride, a.width, a.wide, sum);
+    score_of<K, R>((const K *)a.k + (kv_head * a.capacity + j) * a.width, j < a.second ? q + R * stride : q,
+                   stride, a.width, a.wide, sum);
 #pragma unroll
-    for (int r = 0; r < R; r++)
-        if (r < live && j <= past + fb_item_row(a, item + r))
-            fb_store_as(a.out_type, a.out, fb_item_out(a, kv_head, item + r) + j, sum[r] * a.scale);
+    for (int r = 0; r < R; r++) {
+        int position = past + fb_item_row(a, item + r);
+        if (r >= live || j >= fb_count(a.slots, position)) continue;
+        bool seen = fb_sees(a.slots, fb_sight_of(a.slots, position), j);
+        fb_store_as(a.out_type, a.out, fb_item_out(a, kv_head, item + r) + j,
+                    seen ? sum[r] * a.scale : -INFINITY);
+    }
 }
 
 template <class K, int R> static int launch_scores(const fb_attention *a, const fb_cuda_context *cx) {
     constexpr int E = 16 / sizeof(K);
     dim3 grid((unsigned)fb_ceil(fb_attention_reach(a, cx), SCORE_THREADS), (unsigned)a->kv_heads,
               (unsigned)fb_ceil(a->rows * a->group, R));
-    return FB_LAUNCH(cx, grid, SCORE_THREADS, (size_t)(R * fb_ceil(a->width, E) * E) * sizeof(float),
+    int queries = a->second ? 2 * R : R;
+    return FB_LAUNCH(cx, grid, SCORE_THREADS, (size_t)(queries * fb_ceil(a->width, E) * E) * sizeof(float),
                      (scores_kernel<K, R>), *a);
 }
 
@@ -151,7 +161,7 @@ struct softmax_views {
     const void *x;
     void *y;
     int64_t x_row, x_head, y_row, y_head;
-    const int64_t *position;
+    fb_slots slots;
     int heads;
     fb_dtype act;
 };
@@ -163,7 +173,7 @@ template <class T> __global__ void __launch_bounds__(THREADS) softmax_kernel(sof
     __shared__ float room[33];
     int64_t head = blockIdx.x % s.heads, row = blockIdx.x / s.heads;
     softmax_of((const T *)s.x + row * s.x_row + head * s.x_head, (T *)s.y + row * s.y_row + head * s.y_head,
-               (int)(*s.position + row) + 1, s.act, room);
+               fb_count(s.slots, fb_past(s.slots) + (int)row), s.act, room);
 }
 
 int fb_cuda_softmax(const fb_call *call, const fb_cuda_context *cx) {
@@ -175,7 +185,7 @@ int fb_cuda_softmax(const fb_call *call, const fb_cuda_context *cx) {
     s.x_head = x->head_stride;
     s.y_row = y->row_stride;
     s.y_head = y->head_stride;
-    s.position = cx->position;
+    s.slots = fb_slots_of(&call->kv.ring, cx);
     s.heads = (int)x->heads;
     s.act = x->dtype;
     int result = 1;
@@ -187,7 +197,7 @@ int fb_cuda_softmax(const fb_call *call, const fb_cuda_context *cx) {
 /* ---- attn_values ----------------------------------------------------------------------------------------
  */
 
-/* Positions whose probabilities lie in shared memory at a time. */
+/* Slots whose probabilities lie in shared memory at a time. */
 #define SPAN 256
 
 /* A block has R items; its threads are (part, chunk). */
@@ -198,11 +208,11 @@ template <class K, int R> __global__ void __launch_bounds__(THREADS) values_kern
     FB_SHARED(float, p);
     float *sums = p + R * SPAN;
     int kv_head = blockIdx.y, item = blockIdx.x * R, live = min(R, a.rows * a.group - item);
-    int past = (int)*a.position, chunks = (a.width + E - 1) / E, most = min(chunks, PASS_CHUNKS);
+    int past = fb_past(a.slots), chunks = (a.width + E - 1) / E, most = min(chunks, PASS_CHUNKS);
     int chunk = threadIdx.x % most, part = threadIdx.x / most, count[R];
 #pragma unroll
-    for (int r = 0; r < R; r++) count[r] = r < live ? past + fb_item_row(a, item + r) + 1 : 0;
-    int all = past + fb_item_row(a, item + live - 1) + 1;
+    for (int r = 0; r < R; r++) count[r] = r < live ? fb_count(a.slots, past + fb_item_row(a, item + r)) : 0;
+    int all = fb_count(a.slots, past + fb_item_row(a, item + live - 1));
     const K *v = (const K *)a.v + kv_head * a.capacity * a.width;
     for (int first = 0; first < chunks; first += most) {
         int now = min(most, chunks - first);
@@ -215,7 +225,7 @@ template <class K, int R> __global__ void __launch_bounds__(THREADS) values_kern
             int to = min(from + SPAN, all);
             for (int i = threadIdx.x; i < R * SPAN; i += blockDim.x) {
                 int r = i / SPAN, j = from + i % SPAN;
-                if (r < live && j <= past + fb_item_row(a, item + r))
+                if (r < live && j < fb_count(a.slots, past + fb_item_row(a, item + r)))
                     p[i] = fb_load_as(a.q_type, a.q, fb_item_q(a, kv_head, item + r) + j);
             }
             __syncthreads();
@@ -247,7 +257,7 @@ int fb_cuda_attn_values(const fb_call *call, const fb_cuda_context *cx) {
 /* ---- attn_rows ------------------------------------------------------------------------------------------
  */
 
-/* Scores of up to this many positions lie in shared memory (40 KB: five blocks on a multiprocessor); beyond,
+/* Scores of up to this many slots lie in shared memory (40 KB: five blocks on a multiprocessor); beyond,
  * in scratch, and then there are this many blocks. */
 #define SHARED_SCORES  10240
 #define SCRATCH_BLOCKS 264
@@ -258,20 +268,28 @@ template <class K> __global__ void __launch_bounds__(THREADS) rows_kernel(fb_att
     constexpr int E = 16 / sizeof(K);
     FB_SHARED(float, room);
     int chunks = (a.width + E - 1) / E, stride = chunks * E, most = min(chunks, PASS_CHUNKS);
-    float *q = room + 36, *sums = q + stride, *scores = sums + PARTS * most * E;
+    float *q = room + 36, *sink_q = q + (a.second ? stride : 0); /* [stride] each */
+    float *sums = sink_q + stride, *scores = sums + PARTS * most * E;
     if (scratch) scores = scratch + blockIdx.x * a.capacity;
-    int items = a.rows * a.group, past = (int)*a.position;
+    int items = a.rows * a.group, past = fb_past(a.slots);
     int chunk = threadIdx.x % most, part = threadIdx.x / most;
     for (int n = blockIdx.x; n < items * a.kv_heads; n += gridDim.x) {
-        int kv_head = n / items, item = n % items, count = past + fb_item_row(a, item) + 1;
+        int kv_head = n / items, item = n % items, position = past + fb_item_row(a, item);
+        int count = fb_count(a.slots, position);
+        const fb_sight sight = fb_sight_of(a.slots, position);
         const K *k = (const K *)a.k + kv_head * a.capacity * a.width;
         const K *v = (const K *)a.v + kv_head * a.capacity * a.width;
-        load_query<K>(a, kv_head, item, stride, q);
+        load_query<K>(a, kv_head, item, false, stride, q);
+        if (a.second) load_query<K>(a, kv_head, item, true, stride, sink_q);
         __syncthreads();
         for (int j = threadIdx.x; j < count; j += THREADS) {
-            float sum;
-            score_of<K, 1>(k + (int64_t)j * a.width, q, stride, a.width, a.wide, &sum);
-            scores[j] = fb_round_as(a.q_type, sum * a.scale);
+            float sum = -INFINITY;
+            if (fb_sees(a.slots, sight, j)) {
+                score_of<K, 1>(k + (int64_t)j * a.width, j < a.second ? sink_q : q, stride, a.width, a.wide,
+                               &sum);
+                sum *= a.scale;
+            }
+            scores[j] = fb_round_as(a.q_type, sum);
         }
         softmax_of(scores, scores, count, a.q_type, room);
         __syncthreads();
@@ -291,7 +309,7 @@ template <class K> static int launch_rows(const fb_attention *a, const fb_cuda_c
     constexpr int E = 16 / sizeof(K);
     int chunks = fb_ceil(a->width, E), most = chunks < PASS_CHUNKS ? chunks : PASS_CHUNKS;
     int64_t reach = fb_attention_reach(a, cx), blocks = (int64_t)a->rows * a->group * a->kv_heads;
-    int64_t floats = 36 + chunks * E + PARTS * most * E;
+    int64_t floats = 36 + (a->second ? 2 : 1) * chunks * E + PARTS * most * E;
     float *scratch = NULL;
     if (reach > SHARED_SCORES) {
         scratch = (float *)(void *)(cx->scratch + FB_CUDA_COUNTERS);

@@ -1,10 +1,12 @@
 /* What the attention kernels share.
  *
  * An item is one query head of one token. Those of a KV head are numbered token by token, then by query head:
- * items that stand side by side read the same keys, and each sees at least as many positions as the one
+ * items that stand side by side read the same keys, and each looks into at least as many slots as the one
  * before. */
 #ifndef FB_BACKEND_CUDA_ATTENTION_CUH
 #define FB_BACKEND_CUDA_ATTENTION_CUH
+
+#include <limits.h>
 
 #include "backend/cuda/device.cuh"
 
@@ -14,31 +16,57 @@
 /* Heads wider than this have no flash kernel: attn_rows serves them. */
 #define FB_FLASH_WIDTH 256
 
+/* Which slots of the cache a token sees: fb_ring in 32 bits, for positions that fb_past has folded. A dense
+ * cache is all sinks, so that it needs no cases of its own. */
+struct fb_slots {
+    const int64_t *position; /* of the step's first token */
+    int sinks, window, begin, size;
+};
+
+static inline fb_slots fb_slots_of(const fb_ring *ring, const fb_cuda_context *cx) {
+    fb_slots s = {cx->position, INT_MAX, 0, INT_MAX, 0};
+    if (ring->window) {
+        s.sinks = (int)ring->sinks;
+        s.window = (int)ring->window;
+        s.begin = (int)ring->begin;
+        s.size = (int)ring->size;
+    }
+    return s;
+}
+
 /* A call, as kernels get it. */
 struct fb_attention {
-    const void *q;     /* or the probabilities of attn_values */
-    void *out;         /* or the scores of attn_scores */
-    const void *k, *v; /* [kv_heads, capacity, width] */
-    const int64_t *position;
-    int64_t q_row, q_head, out_row, out_head; /* strides */
+    const void *q;      /* or the probabilities of attn_values */
+    const void *sink_q; /* what slots below `second` are compared with */
+    void *out;          /* or the scores of attn_scores */
+    const void *k, *v;  /* [kv_heads, capacity, width] */
+    fb_slots slots;
+    int64_t q_row, q_head, sink_row, sink_head, out_row, out_head; /* strides */
     int64_t capacity;
-    fb_dtype q_type, out_type, kv_type;
+    fb_dtype q_type, out_type, kv_type; /* that of sink_q is q's */
     int width, group, rows, kv_heads;
+    int second; /* the sinks of a ring, else 0 */
     float scale;
+    bool ring; /* not all that was written is seen */
     bool wide; /* every key and value is whole 16-byte chunks, at multiples of 16 */
 };
 
 static inline fb_attention fb_attention_of(const fb_call *call, const fb_cuda_context *cx) {
-    const fb_view *q = &call->in[0], *out = &call->out[0];
+    const fb_view *q = &call->in[0], *sink_q = &call->in[1], *out = &call->out[0];
     const fb_kv *kv = &call->kv;
     fb_attention a;
     a.q = q->data;
+    a.sink_q = sink_q->data;
     a.out = out->data;
     a.k = kv->k;
     a.v = kv->v;
-    a.position = cx->position;
+    a.slots = fb_slots_of(&kv->ring, cx);
+    a.ring = kv->ring.window != 0;
+    a.second = a.ring ? a.slots.sinks : 0;
     a.q_row = q->row_stride;
     a.q_head = q->head_stride;
+    a.sink_row = sink_q->row_stride;
+    a.sink_head = sink_q->head_stride;
     a.out_row = out->row_stride;
     a.out_head = out->head_stride;
     a.capacity = kv->capacity;
@@ -54,7 +82,7 @@ static inline fb_attention fb_attention_of(const fb_call *call, const fb_cuda_co
     return a;
 }
 
-/* How far the launch must reach: the context, which is the capacity in a recorded graph. */
+/* How many slots the launch must reach: the context's, which are the capacity in a recorded graph. */
 static inline int64_t fb_attention_reach(const fb_attention *a, const fb_cuda_context *cx) {
     return cx->context > 0 && cx->context < a->capacity ? cx->context : a->capacity;
 }
@@ -69,6 +97,77 @@ int fb_cuda_flash_prefill(const fb_attention *a, const fb_cuda_context *cx);
 
 /* ---- device ---------------------------------------------------------------------------------------------
  */
+
+/* The step's position, of a ring one of the first two turns from which everything looks the same: no product
+ * of it overflows, and no row after it needs a division. */
+FB_DEVICE int fb_past(const fb_slots &s) {
+    int64_t position = *s.position, after = position - s.sinks;
+    return after < s.size ? (int)position : s.sinks + s.size + (int)(after % s.size);
+}
+
+/* fb_ring_count. */
+FB_DEVICE int fb_count(const fb_slots &s, int position) {
+    if (position < s.sinks) return position + 1;
+    return s.begin + min(position - s.sinks + 1, s.size);
+}
+
+/* Where a token stands: its number in the ring, negative if it is a sink, and the same within a turn. */
+struct fb_sight {
+    int after, head;
+};
+FB_DEVICE fb_sight fb_sight_of(const fb_slots &s, int position) {
+    int after = position - s.sinks, head = after;
+    /* A step has no more rows than the ring has slots: fb_past and they are less than three turns. */
+    if (head >= s.size) head -= s.size;
+    if (head >= s.size) head -= s.size;
+    return {after, head};
+}
+
+/* How far the slot, which is one of the ring's, is behind the head. Of a sink's, more than its `after`. */
+FB_DEVICE int fb_behind(const fb_slots &s, int head, int slot) {
+    int behind = head - (slot - s.begin);
+    return behind < 0 ? behind + s.size : behind;
+}
+
+/* fb_ring_sees. */
+FB_DEVICE bool fb_sees(const fb_slots &s, const fb_sight &sight, int slot) {
+    if (slot < s.begin) return slot < s.sinks && slot - s.sinks <= sight.after;
+    return fb_behind(s, sight.head, slot) <= min(sight.after, s.window);
+}
+
+/* Between these of the slots [begin, end) lies all that positions `first` to `last` of a step see of them;
+ * none: [begin, begin). */
+struct fb_span {
+    int begin, end;
+};
+FB_DEVICE void fb_span_add(fb_span *span, int begin, int end, int from, int to) {
+    from = max(from, begin);
+    to = min(to, end);
+    if (from >= to) return;
+    span->begin = min(span->begin, from);
+    span->end = max(span->end, to);
+}
+FB_DEVICE fb_span fb_span_of(const fb_slots &s, int first, int last, int begin, int end) {
+    fb_sight sight = fb_sight_of(s, last);
+    fb_span span = {end, begin};
+    fb_span_add(&span, begin, end, 0, min(last + 1, s.sinks));
+    if (sight.after >= 0) {
+        int back = min(sight.after, last - first + s.window), wrapped = back - sight.head;
+        fb_span_add(&span, begin, end, s.begin + max(sight.head - back, 0), s.begin + sight.head + 1);
+        if (wrapped > 0) fb_span_add(&span, begin, end, s.begin + s.size - wrapped, s.begin + s.size);
+    }
+    if (span.begin >= span.end) span = {begin, begin};
+    return span;
+}
+
+/* Whether positions `first` to `last` of a step all see all of the slots [begin, end), which are sinks or
+ * the ring's. */
+FB_DEVICE bool fb_all_see(const fb_slots &s, int first, int last, int begin, int end) {
+    fb_sight sight = fb_sight_of(s, first);
+    if (begin < s.begin) return end <= min(first + 1, s.sinks);
+    int oldest = fb_behind(s, sight.head, begin), newest = fb_behind(s, sight.head, end - 1);
+    return oldest - newest == end - 1 - begin && oldest <= sight.after && oldest + last - first <= s.window;
+}
 
 /* Activations by a type known at run time: each is read or written once, so the switch costs nothing. */
 FB_DEVICE float fb_load_as(fb_dtype t, const void *p, int64_t i) {
@@ -133,9 +232,12 @@ FB_DEVICE int fb_item_row(const fb_attention &a, int item) { return item / a.gro
 FB_DEVICE int fb_item_head(const fb_attention &a, int kv_head, int item) {
     return kv_head * a.group + item % a.group;
 }
-FB_DEVICE int64_t fb_item_q(const fb_attention &a, int kv_head, int item) {
-    return fb_item_row(a, item) * a.q_row + fb_item_head(a, kv_head, item) * a.q_head;
+/* Where its query begins, or the one for the sinks. */
+FB_DEVICE int64_t fb_item_q(const fb_attention &a, int kv_head, int item, bool sink = false) {
+    return fb_item_row(a, item) * (sink ? a.sink_row : a.q_row) +
+           fb_item_head(a, kv_head, item) * (sink ? a.sink_head : a.q_head);
 }
+FB_DEVICE const void *fb_queries(const fb_attention &a, bool sink) { return sink ? a.sink_q : a.q; }
 FB_DEVICE int64_t fb_item_out(const fb_attention &a, int kv_head, int item) {
     return fb_item_row(a, item) * a.out_row + fb_item_head(a, kv_head, item) * a.out_head;
 }

@@ -183,6 +183,12 @@ fb_status fb_gpu_download(fb_gpu *gpu, void *host, const void *device, int64_t b
                         "copy from the device", err);
 }
 
+fb_status fb_gpu_copy(fb_gpu *gpu, void *to, const void *from, int64_t bytes, fb_error *err) {
+    FB_TRY(use(gpu, err));
+    return fb_gpu_check(cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDeviceToDevice, gpu->stream),
+                        "copy on the device", err);
+}
+
 fb_status fb_gpu_zero(fb_gpu *gpu, void *device, int64_t bytes, fb_error *err) {
     FB_TRY(use(gpu, err));
     return fb_gpu_check(cudaMemsetAsync(device, 0, (size_t)bytes, gpu->stream), "clearing memory", err);

@@ -2,7 +2,7 @@
  * that a recorded graph and a direct launch add alike. A block has one split, one KV head and up to M items,
  * which share its keys and values: both of a tile are asked for at once (20 KB for 64 positions of Pythia's
  * 80 float16, several blocks on a multiprocessor), which is what keeps the memory busy. The last block of a
- * head to finish puts the splits together, in their order. */
+ * head to finish puts the splits together, in their order. Of a ring, splits are of slots. */
 #include "backend/cuda/attention.cuh"
 
 #define THREADS 128
@@ -126,34 +126,50 @@ FB_DEVICE void combine(const fb_attention &a, const partials &p, int kv_head, in
     }
 }
 
-template <class K, int M>
+/* Queries [M][wp], in units of log2(e): zeros where there are none. */
+template <int M>
+FB_DEVICE void load_queries(const fb_attention &a, int kv_head, int item, int live, bool sink, int wp,
+                            float *q) {
+    for (int i = threadIdx.x; i < M * wp; i += THREADS) {
+        int m = i / wp, col = i % wp;
+        q[i] = m < live && col < a.width
+                   ? fb_load_as(a.q_type, fb_queries(a, sink), fb_item_q(a, kv_head, item + m, sink) + col) *
+                         (a.scale * LOG2_E)
+                   : 0;
+    }
+}
+
+template <class K, int M, bool RING>
 __global__ void __launch_bounds__(THREADS) decode_kernel(fb_attention a, partials p) {
     constexpr int E = 16 / sizeof(K), N = tile<K>::n, LANES = THREADS / N;
     fb_let_next_start();
     fb_wait_for_previous();
-    int past = (int)*a.position, items = a.rows * a.group, split = blockIdx.y, kv_head = blockIdx.x;
-    int item = blockIdx.z * M, live = min(M, items - item);
-    int count = past + fb_item_row(a, item + live - 1) + 1; /* what the last item sees */
+    int past = RING ? fb_past(a.slots) : (int)*a.slots.position;
+    int items = a.rows * a.group, split = blockIdx.y, kv_head = blockIdx.x;
+    int item = blockIdx.z * M, live = min(M, items - item), last_row = fb_item_row(a, item + live - 1);
+    int count = RING ? fb_count(a.slots, past + last_row) : past + last_row + 1; /* of the last item */
     int begin = split * p.length, end = min(begin + p.length, count);
     if (begin >= count) return;
+    if (RING) { /* no more of the split than its items see; it may be nothing */
+        fb_span seen = fb_span_of(a.slots, past + fb_item_row(a, item), past + last_row, begin, end);
+        begin = seen.begin;
+        end = seen.end;
+    }
 
     FB_SHARED(uint8_t, room);
     int chunks = (a.width + E - 1) / E, wp = chunks * E;
     int stride = (chunks | 1) * 16; /* odd, so that eight keys' chunks lie in different banks */
     uint8_t *keys = room, *values = keys + N * stride;
-    float *q = (float *)(void *)(room + p.tiles), *scores = q + M * wp;   /* [M][wp], [M][N] */
+    float *q = (float *)(void *)(room + p.tiles), *sink_q = q + (RING && a.second ? M * wp : 0);
+    float *scores = sink_q + M * wp;                                      /* [M][wp] twice, [M][N] */
     float *most = scores + M * N, *total = most + M, *factor = total + M; /* [M] each */
     const K *k = (const K *)a.k + (kv_head * a.capacity + begin) * a.width;
     const K *v = (const K *)a.v + (kv_head * a.capacity + begin) * a.width;
 
     stage(keys, k, min(N, end - begin), a.width, chunks, stride, a.wide);
     stage(values, v, min(N, end - begin), a.width, chunks, stride, a.wide);
-    for (int i = threadIdx.x; i < M * wp; i += THREADS) {
-        int m = i / wp, col = i % wp;
-        q[i] = m < live && col < a.width
-                   ? fb_load_as(a.q_type, a.q, fb_item_q(a, kv_head, item + m) + col) * (a.scale * LOG2_E)
-                   : 0;
-    }
+    load_queries<M>(a, kv_head, item, live, false, wp, q);
+    if (RING && begin < a.second) load_queries<M>(a, kv_head, item, live, true, wp, sink_q);
     if (threadIdx.x < M) {
         most[threadIdx.x] = -INFINITY;
         total[threadIdx.x] = 0;
@@ -176,13 +192,14 @@ __global__ void __launch_bounds__(THREADS) decode_kernel(fb_attention a, partial
 #pragma unroll
         for (int m = 0; m < M; m++) sum[m] = 0;
         if (key < n) {
+            const float *query = RING && first + key < a.second ? sink_q : q;
 #pragma unroll 2
             for (int c = part; c < chunks; c += LANES) {
                 float x[E];
                 fb_unpack((const K *)0, *(const uint4 *)(const void *)(keys + key * stride + c * 16), x);
 #pragma unroll
                 for (int m = 0; m < M; m++) {
-                    const float4 *at = (const float4 *)(const void *)(q + m * wp + c * E);
+                    const float4 *at = (const float4 *)(const void *)(query + m * wp + c * E);
 #pragma unroll
                     for (int e = 0; e < E / 4; e++) {
                         float4 y = at[e];
@@ -199,7 +216,9 @@ __global__ void __launch_bounds__(THREADS) decode_kernel(fb_attention a, partial
 #pragma unroll
             for (int step = LANES / 2; step; step >>= 1) sum[m] += __shfl_xor_sync(FB_ALL, sum[m], step);
             if (part == 0) {
-                bool seen = key < n && first + key <= past + fb_item_row(a, item + m);
+                int position = past + fb_item_row(a, item + m);
+                bool seen = key < n && (RING ? fb_sees(a.slots, fb_sight_of(a.slots, position), first + key)
+                                             : first + key <= position);
                 scores[m * N + key] = seen ? sum[m] : -INFINITY;
             }
         }
@@ -291,7 +310,8 @@ __global__ void __launch_bounds__(THREADS) decode_kernel(fb_attention a, partial
     combine<M>(a, p, kv_head, item, live, active, wp, sums);
 }
 
-template <class K, int M> static int launch_decode(const fb_attention *a, const fb_cuda_context *cx) {
+template <class K, int M, bool RING>
+static int launch_ring(const fb_attention *a, const fb_cuda_context *cx) {
     constexpr int E = 16 / sizeof(K), N = tile<K>::n;
     int chunks = fb_ceil(a->width, E), wp = chunks * E, items = a->rows * a->group;
     partials p;
@@ -306,11 +326,15 @@ template <class K, int M> static int launch_decode(const fb_attention *a, const 
     p.tiles = N * (chunks | 1) * 16 * 2;
     if (p.tiles < sums) p.tiles = sums;
     if (p.tiles < together) p.tiles = together;
-    int shared = p.tiles + (M * (wp + N) + 3 * M) * 4;
+    int queries = a->second ? 2 : 1, shared = p.tiles + (M * (queries * wp + N) + 3 * M) * 4;
     /* Heads first: splits beyond the position, which a recorded graph has, then start last. */
     dim3 grid((unsigned)a->kv_heads, (unsigned)fb_ceil(fb_attention_reach(a, cx), p.length),
               (unsigned)fb_ceil(items, M));
-    return FB_LAUNCH(cx, grid, THREADS, (size_t)shared, (decode_kernel<K, M>), *a, p);
+    return FB_LAUNCH(cx, grid, THREADS, (size_t)shared, (decode_kernel<K, M, RING>), *a, p);
+}
+
+template <class K, int M> static int launch_decode(const fb_attention *a, const fb_cuda_context *cx) {
+    return a->ring ? launch_ring<K, M, true>(a, cx) : launch_ring<K, M, false>(a, cx);
 }
 
 int fb_cuda_flash_decode(const fb_attention *a, const fb_cuda_context *cx) {

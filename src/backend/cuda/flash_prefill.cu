@@ -1,9 +1,36 @@
 /* attn_flash for many tokens: a block has ITEMS items of one KV head and goes through the tiles of keys and
- * values that they see. 16-bit types multiply on the tensor cores, the others in float32. */
+ * values that they see. 16-bit types multiply on the tensor cores, the others in float32.
+ *
+ * Of a ring, tiles are of slots: first those with sinks, which are compared with the second query, then those
+ * of the ring, counted from where it begins. Which tiles there are depends on neither the step nor the block,
+ * so a token's bits do not, either; those of which no item of the block sees anything are not read. */
 #include "backend/cuda/attention.cuh"
 #include "backend/cuda/mma.cuh"
 
 #define LOG2_E 1.4426950408889634f
+
+/* ---- tiles of a ring ------------------------------------------------------------------------------------
+ */
+
+/* The tile at `at`, or the next one of which positions `first` to `last` of the step see anything; at or
+ * beyond what `last` looks into: none. */
+template <int N> FB_DEVICE int seen_tile(const fb_attention &a, int first, int last, int at) {
+    int count = fb_count(a.slots, last);
+    for (; at >= a.second && at < count; at += N) {
+        fb_span seen = fb_span_of(a.slots, first, last, at, min(at + N, count));
+        if (seen.begin < seen.end) break;
+    }
+    return at;
+}
+template <int N> FB_DEVICE int next_tile(const fb_attention &a, int first, int last, int at) {
+    bool last_of_sinks = at < a.second && at + N >= a.second;
+    return seen_tile<N>(a, first, last, last_of_sinks ? a.slots.begin : at + N);
+}
+
+/* How many slots of `count` the tile has: sinks and the ring's are never in the same. */
+FB_DEVICE int tile_slots(const fb_attention &a, int first, int count, int most) {
+    return min(most, (first < a.second ? min(a.second, count) : count) - first);
+}
 
 /* ---- 16 bits --------------------------------------------------------------------------------------------
  */
@@ -63,21 +90,23 @@ template <class K, int D, int N> FB_DEVICE void stage(K *to, const K *from, int 
 }
 
 /* The items' queries, and zeros where there are none. */
-template <class K, int D> FB_DEVICE void load_queries(K *to, const fb_attention &a, int kv_head, int item) {
+template <class K, int D>
+FB_DEVICE void load_queries(K *to, const fb_attention &a, int kv_head, int item, bool sink) {
 #pragma unroll 4
     for (int i = threadIdx.x; i < ITEMS * (D / 8); i += THREADS) {
         int n = i / (D / 8), col = i % (D / 8) * 8;
         K *at = to + n * (D + 8) + col;
         int64_t from = 0;
         bool any = item + n < a.rows * a.group;
-        if (any) from = fb_item_q(a, kv_head, item + n) + col;
-        const K *x = (const K *)a.q + from;
+        if (any) from = fb_item_q(a, kv_head, item + n, sink) + col;
+        const K *x = (const K *)fb_queries(a, sink) + from;
         if (any && col + 8 <= a.width && a.q_type == type_of(x) && fb_aligned(x, 16)) {
             *(uint4 *)(void *)at = *(const uint4 *)(const void *)x;
         } else {
 #pragma unroll 1
             for (int e = 0; e < 8; e++)
-                at[e] = fb_narrow<K>(any && col + e < a.width ? fb_load_as(a.q_type, a.q, from + e) : 0);
+                at[e] = fb_narrow<K>(
+                    any && col + e < a.width ? fb_load_as(a.q_type, fb_queries(a, sink), from + e) : 0);
         }
     }
 }
@@ -91,7 +120,7 @@ template <class K, int D> struct shape {
 /* Four warps have 16 items each. Scores are in units of log2(e), so that a power of two is their exponential;
  * the probabilities, before they are divided by their sum, are rounded to 16 bits for the product with the
  * values. */
-template <class K, int D>
+template <class K, int D, bool RING>
 __global__ void __launch_bounds__(THREADS, D <= 80 ? 3 : 2) prefill_mma(fb_attention a) {
     constexpr int N = shape<K, D>::n, S = shape<K, D>::stride;
     constexpr bool HOLD = D <= 128; /* queries stay in registers */
@@ -101,14 +130,18 @@ __global__ void __launch_bounds__(THREADS, D <= 80 ? 3 : 2) prefill_mma(fb_atten
     K *queries = room, *keys = room + ITEMS * S, *values = keys + 2 * N * S; /* keys, values: two of each */
     /* The longest first. */
     int item = (int)(gridDim.y - 1 - blockIdx.y) * ITEMS, kv_head = blockIdx.x;
-    int items = a.rows * a.group, past = (int)*a.position;
-    int count = past + fb_item_row(a, min(items, item + ITEMS) - 1) + 1;
+    int items = a.rows * a.group, past = RING ? fb_past(a.slots) : (int)*a.slots.position;
+    int oldest = past + fb_item_row(a, item), newest = past + fb_item_row(a, min(items, item + ITEMS) - 1);
+    int count = RING ? fb_count(a.slots, newest) : newest + 1;
+    int first = RING ? seen_tile<N>(a, oldest, newest, 0) : 0;
+    bool sink = RING && first < a.second; /* whose queries are loaded */
     const K *k = (const K *)a.k + kv_head * a.capacity * a.width;
     const K *v = (const K *)a.v + kv_head * a.capacity * a.width;
-    stage<K, D, N>(keys, k, min(N, count), a.width, a.wide);
-    stage<K, D, N>(values, v, min(N, count), a.width, a.wide);
+    int slots = RING ? tile_slots(a, first, count, N) : min(N, count);
+    stage<K, D, N>(keys, k + (int64_t)first * a.width, slots, a.width, a.wide);
+    stage<K, D, N>(values, v + (int64_t)first * a.width, slots, a.width, a.wide);
     fb_copy_commit();
-    load_queries<K, D>(queries, a, kv_head, item);
+    load_queries<K, D>(queries, a, kv_head, item, sink);
     __syncthreads();
 
     int warp = threadIdx.x / FB_WARP, lane = threadIdx.x % FB_WARP, g = lane / 4, t = lane % 4;
@@ -121,24 +154,32 @@ __global__ void __launch_bounds__(THREADS, D <= 80 ? 3 : 2) prefill_mma(fb_atten
     int own = item + warp * 16,
         see[2] = {past + fb_item_row(a, own + g) + 1, past + fb_item_row(a, own + g + 8) + 1};
     int least = past + fb_item_row(a, own) + 1, furthest = past + fb_item_row(a, own + 15) + 1;
+    fb_sight sight[2];
+    if (RING)
+        for (int h = 0; h < 2; h++) sight[h] = fb_sight_of(a.slots, see[h] - 1);
     float out[D / 8][4], most[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0}, scale = a.scale * LOG2_E;
 #pragma unroll
     for (int d = 0; d < D / 8; d++)
 #pragma unroll
         for (int i = 0; i < 4; i++) out[d][i] = 0;
 
-    for (int first = 0, now = 0; first < count; first += N, now ^= 1) {
-        int next = first + N;
+    for (int next, now = 0; first < count; first = next, now ^= 1) {
+        const int here_slots = slots;
+        next = RING ? next_tile<N>(a, oldest, newest, first) : first + N;
         if (next < count) {
-            stage<K, D, N>(keys + (now ^ 1) * N * S, k + (int64_t)next * a.width, min(N, count - next),
-                           a.width, a.wide);
-            stage<K, D, N>(values + (now ^ 1) * N * S, v + (int64_t)next * a.width, min(N, count - next),
-                           a.width, a.wide);
+            slots = RING ? tile_slots(a, next, count, N) : min(N, count - next);
+            stage<K, D, N>(keys + (now ^ 1) * N * S, k + (int64_t)next * a.width, slots, a.width, a.wide);
+            stage<K, D, N>(values + (now ^ 1) * N * S, v + (int64_t)next * a.width, slots, a.width, a.wide);
         }
         fb_copy_commit();
+        const bool change = RING && sink && first >= a.slots.begin; /* from the sinks to the ring */
+        if (change) load_queries<K, D>(queries, a, kv_head, item, sink = false);
         fb_copy_wait<1>();
         __syncthreads();
-        if (first < furthest) {
+        if (HOLD && change)
+#pragma unroll
+            for (int d = 0; d < D / 16; d++) fb_ldmatrix(q[HOLD ? d : 0], mine + d * 16);
+        if (RING || first < furthest) {
             const K *kt = keys + now * N * S + (lane / 16 * 8 + lane % 8) * S + lane / 8 % 2 * 8;
             const K *vt = values + now * N * S + lane % 16 * S + lane / 16 * 8;
             float s[N / 8][4];
@@ -161,17 +202,22 @@ __global__ void __launch_bounds__(THREADS, D <= 80 ? 3 : 2) prefill_mma(fb_atten
                     mma(k, s[2 * n + 1], x, b + 2);
                 }
             }
-            float here[2] = {-INFINITY, -INFINITY};
+            float here[2] = {-INFINITY, -INFINITY}, base[2];
 #pragma unroll
             for (int n = 0; n < N / 8; n++)
 #pragma unroll
                 for (int i = 0; i < 4; i++) s[n][i] *= scale;
-            if (first + N > least)
+            if (RING ? here_slots < N || !fb_all_see(a.slots, least - 1, furthest - 1, first, first + N)
+                     : first + N > least)
 #pragma unroll
                 for (int n = 0; n < N / 8; n++)
 #pragma unroll
-                    for (int i = 0; i < 4; i++)
-                        if (first + n * 8 + t * 2 + i % 2 >= see[i / 2]) s[n][i] = -INFINITY;
+                    for (int i = 0; i < 4; i++) {
+                        int col = n * 8 + t * 2 + i % 2;
+                        if (RING ? col >= here_slots || !fb_sees(a.slots, sight[i / 2], first + col)
+                                 : first + col >= see[i / 2])
+                            s[n][i] = -INFINITY;
+                    }
 #pragma unroll
             for (int n = 0; n < N / 8; n++)
 #pragma unroll
@@ -180,9 +226,10 @@ __global__ void __launch_bounds__(THREADS, D <= 80 ? 3 : 2) prefill_mma(fb_atten
             for (int h = 0; h < 2; h++) {
                 here[h] = fmaxf(here[h], __shfl_xor_sync(FB_ALL, here[h], 1));
                 here[h] = fmaxf(here[h], __shfl_xor_sync(FB_ALL, here[h], 2));
-                /* Finite: position 0, in the first tile, is seen by all. */
                 here[h] = fmaxf(here[h], most[h]);
-                float factor = fb_exp2(most[h] - here[h]);
+                /* Of a dense cache finite: position 0, in the first tile, is seen by all. */
+                base[h] = RING && here[h] == -INFINITY ? 0 : here[h];
+                float factor = fb_exp2(most[h] - base[h]);
                 most[h] = here[h];
                 total[h] *= factor;
 #pragma unroll
@@ -195,7 +242,7 @@ __global__ void __launch_bounds__(THREADS, D <= 80 ? 3 : 2) prefill_mma(fb_atten
             for (int n = 0; n < N / 8; n++)
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    s[n][i] = fb_exp2(s[n][i] - most[i / 2]);
+                    s[n][i] = fb_exp2(s[n][i] - base[i / 2]);
                     total[i / 2] += s[n][i];
                 }
 #pragma unroll
@@ -242,7 +289,8 @@ __global__ void __launch_bounds__(THREADS, D <= 80 ? 3 : 2) prefill_mma(fb_atten
 template <class K, int D> static int launch_mma(const fb_attention *a, const fb_cuda_context *cx) {
     dim3 grid((unsigned)a->kv_heads, (unsigned)fb_ceil(a->rows * a->group, ITEMS));
     size_t bytes = shape<K, D>::bytes;
-    return FB_LAUNCH(cx, grid, THREADS, bytes, (prefill_mma<K, D>), *a);
+    return a->ring ? FB_LAUNCH(cx, grid, THREADS, bytes, (prefill_mma<K, D, true>), *a)
+                   : FB_LAUNCH(cx, grid, THREADS, bytes, (prefill_mma<K, D, false>), *a);
 }
 
 template <class K> static int launch_mma(const fb_attention *a, const fb_cuda_context *cx) {
@@ -268,25 +316,35 @@ template <int D> FB_DEVICE void widen(float *to, const fb_attention &a, const vo
     }
 }
 
+/* The items' queries [SIDE * R, D], in units of log2(e), and zeros where there are none. */
+template <int D, int R>
+FB_DEVICE void widen_queries(float *to, const fb_attention &a, int kv_head, int item, bool sink) {
+    for (int i = threadIdx.x; i < SIDE * R * D; i += SIDE * SIDE) {
+        int n = i / D, col = i % D;
+        to[n * (D + 4) + col] =
+            item + n < a.rows * a.group && col < a.width
+                ? fb_load_as(a.q_type, fb_queries(a, sink), fb_item_q(a, kv_head, item + n, sink) + col) *
+                      (a.scale * LOG2_E)
+                : 0;
+    }
+}
+
 /* R items and D / SIDE columns a thread. Keys, then values, lie in the same tile: 99 KB is all that some
  * devices have. */
-template <int D, int R> __global__ void __launch_bounds__(SIDE *SIDE) prefill_f32(fb_attention a) {
+template <int D, int R, bool RING> __global__ void __launch_bounds__(SIDE *SIDE) prefill_f32(fb_attention a) {
     constexpr int S = D + 4, Q = D / (4 * SIDE);
     fb_let_next_start();
     fb_wait_for_previous();
     FB_SHARED(float, q);
     float *x = q + SIDE * R * S, *p = x + KEYS * S; /* [items][S], [KEYS][S], [items][KEYS] */
     int item = (int)(gridDim.y - 1 - blockIdx.y) * SIDE * R, kv_head = blockIdx.x;
-    int items = a.rows * a.group, past = (int)*a.position;
-    int count = past + fb_item_row(a, min(items, item + SIDE * R) - 1) + 1;
+    int items = a.rows * a.group, past = RING ? fb_past(a.slots) : (int)*a.slots.position;
+    int oldest = past + fb_item_row(a, item), newest = past + fb_item_row(a, min(items, item + SIDE * R) - 1);
+    int count = RING ? fb_count(a.slots, newest) : newest + 1;
+    int first = RING ? seen_tile<KEYS>(a, oldest, newest, 0) : 0;
+    bool sink = RING && first < a.second; /* whose queries are loaded */
     int64_t head = kv_head * a.capacity * a.width;
-    for (int i = threadIdx.x; i < SIDE * R * D; i += SIDE * SIDE) {
-        int n = i / D, col = i % D;
-        q[n * S + col] =
-            item + n < items && col < a.width
-                ? fb_load_as(a.q_type, a.q, fb_item_q(a, kv_head, item + n) + col) * (a.scale * LOG2_E)
-                : 0;
-    }
+    widen_queries<D, R>(q, a, kv_head, item, sink);
     int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE, see[R];
     float most[R], total[R];
     float4 out[R][Q];
@@ -298,9 +356,11 @@ template <int D, int R> __global__ void __launch_bounds__(SIDE *SIDE) prefill_f3
 #pragma unroll
         for (int c = 0; c < Q; c++) out[r][c] = make_float4(0, 0, 0, 0);
     }
-    for (int first = 0; first < count; first += KEYS) {
-        int n = min(KEYS, count - first);
+    for (; first < count; first = RING ? next_tile<KEYS>(a, oldest, newest, first) : first + KEYS) {
+        int n = RING ? tile_slots(a, first, count, KEYS) : min(KEYS, count - first);
         __syncthreads();
+        if (RING && sink && first >= a.slots.begin) /* from the sinks to the ring */
+            widen_queries<D, R>(q, a, kv_head, item, sink = false);
         widen<D>(x, a, a.k, head + (int64_t)first * a.width, n);
         __syncthreads();
         float s[R][2];
@@ -319,15 +379,22 @@ template <int D, int R> __global__ void __launch_bounds__(SIDE *SIDE) prefill_f3
         }
 #pragma unroll
         for (int r = 0; r < R; r++) {
-            if (first + tx >= see[r]) s[r][0] = -INFINITY;
-            if (first + tx + SIDE >= see[r]) s[r][1] = -INFINITY;
+            if (RING) {
+                fb_sight sight = fb_sight_of(a.slots, see[r] - 1);
+                if (tx >= n || !fb_sees(a.slots, sight, first + tx)) s[r][0] = -INFINITY;
+                if (tx + SIDE >= n || !fb_sees(a.slots, sight, first + tx + SIDE)) s[r][1] = -INFINITY;
+            } else {
+                if (first + tx >= see[r]) s[r][0] = -INFINITY;
+                if (first + tx + SIDE >= see[r]) s[r][1] = -INFINITY;
+            }
             float now = fmaxf(most[r], fmaxf(s[r][0], s[r][1]));
 #pragma unroll
             for (int step = SIDE / 2; step; step >>= 1) now = fmaxf(now, __shfl_xor_sync(FB_ALL, now, step));
-            float factor = fb_exp2(most[r] - now);
+            const float base = RING && now == -INFINITY ? 0 : now; /* an item that has seen nothing yet */
+            float factor = fb_exp2(most[r] - base);
             most[r] = now;
-            s[r][0] = fb_exp2(s[r][0] - now);
-            s[r][1] = fb_exp2(s[r][1] - now);
+            s[r][0] = fb_exp2(s[r][0] - base);
+            s[r][1] = fb_exp2(s[r][1] - base);
             total[r] = fmaf(total[r], factor, s[r][0] + s[r][1]);
             p[(ty * R + r) * KEYS + tx] = s[r][0];
             p[(ty * R + r) * KEYS + tx + SIDE] = s[r][1];
@@ -383,7 +450,8 @@ template <int D, int R> __global__ void __launch_bounds__(SIDE *SIDE) prefill_f3
 template <int D, int R> static int launch_f32(const fb_attention *a, const fb_cuda_context *cx) {
     dim3 grid((unsigned)a->kv_heads, (unsigned)fb_ceil(a->rows * a->group, SIDE * R));
     size_t floats = (SIDE * R + KEYS) * (D + 4) + SIDE * R * KEYS;
-    return FB_LAUNCH(cx, grid, SIDE * SIDE, floats * sizeof(float), (prefill_f32<D, R>), *a);
+    return a->ring ? FB_LAUNCH(cx, grid, SIDE * SIDE, floats * sizeof(float), (prefill_f32<D, R, true>), *a)
+                   : FB_LAUNCH(cx, grid, SIDE * SIDE, floats * sizeof(float), (prefill_f32<D, R, false>), *a);
 }
 
 int fb_cuda_flash_prefill(const fb_attention *a, const fb_cuda_context *cx) {

@@ -50,6 +50,7 @@ void fb_gpu_give_host(fb_gpu *gpu, void *memory);
 
 fb_status fb_gpu_upload(fb_gpu *gpu, void *device, const void *host, int64_t bytes, fb_error *err);
 fb_status fb_gpu_download(fb_gpu *gpu, void *host, const void *device, int64_t bytes, fb_error *err);
+fb_status fb_gpu_copy(fb_gpu *gpu, void *to, const void *from, int64_t bytes, fb_error *err); /* on it */
 fb_status fb_gpu_zero(fb_gpu *gpu, void *device, int64_t bytes, fb_error *err);
 
 /* Until all that was asked for is done. Errors of earlier launches show here. */

@@ -34,7 +34,7 @@ typedef struct fb_cuda_context {
     void *blas;   /* fb_cuda_blas_create's, or NULL */
     const int64_t *position;
     const double *frequencies; /* attr.frequencies on the device */
-    int64_t context;           /* no row of this launch sees a position at or beyond this */
+    int64_t context;           /* no row of this launch looks into a slot at or beyond this */
     bool overlap; /* a kernel may start while the one before it still runs (fb_wait_for_previous) */
     /* For whatever an op needs besides its outputs: the same memory for all of them, one after the other. Its
      * first FB_CUDA_COUNTERS bytes are zeros when an op begins, and the op leaves them so. */
@@ -57,8 +57,7 @@ FB_OPS(X)
 /* By op kind. */
 extern const fb_cuda_launch fb_cuda_launches[FB_OP_COUNT];
 
-/* Bytes of scratch, counters included, that the op asks for with up to `rows` rows and `capacity` positions.
- */
+/* Bytes of scratch, counters included, that the op asks for with up to `rows` rows and `capacity` slots. */
 int64_t fb_cuda_linear_scratch(const fb_call *call, int64_t rows);
 int64_t fb_cuda_attention_scratch(const fb_call *call, int64_t rows, int64_t capacity);
 

@@ -7,14 +7,16 @@
 /* Angles in double: a position may be large, and its product with a frequency must keep its fraction of a
  * turn. */
 __global__ void __launch_bounds__(THREADS)
-    angles_rows(const double *frequencies, const int64_t *position, float *out, int64_t row_stride,
-                int64_t rows, int half) {
+    angles_rows(const double *frequencies, const int64_t *position, int64_t limit, float *out,
+                int64_t row_stride, int64_t rows, int half) {
     fb_let_next_start();
     fb_wait_for_previous();
     const int64_t item = (int64_t)blockIdx.x * THREADS + threadIdx.x, row = item / half;
     if (row >= rows) return;
     const int i = (int)(item % half);
-    double angle = (double)(*position + row) * frequencies[i];
+    int64_t at = *position + row;
+    if (limit && at > limit) at = limit;
+    double angle = (double)at * frequencies[i];
     out[row * row_stride + i] = (float)cos(angle);
     out[row * row_stride + half + i] = (float)sin(angle);
 }
@@ -24,7 +26,7 @@ int fb_cuda_rope_angles(const fb_call *call, const fb_cuda_context *cx) {
     const fb_view *out = &call->out[0];
     if (half == 0) return 0;
     dim3 grid((unsigned)((call->rows * half + THREADS - 1) / THREADS));
-    return FB_LAUNCH(cx, grid, dim3(THREADS), 0, angles_rows, cx->frequencies, cx->position,
+    return FB_LAUNCH(cx, grid, dim3(THREADS), 0, angles_rows, cx->frequencies, cx->position, call->attr.limit,
                      (float *)out->data, out->row_stride, call->rows, half);
 }
 
@@ -36,12 +38,12 @@ typedef struct head_args {
     int64_t out_row_stride, out_head_stride;
     int32_t heads, width;
     int32_t half; /* pairs that rotate; 0: all is copied */
+    const float *angles;
+    int64_t angle_stride;
 } head_args;
 
 typedef struct rope_args {
-    head_args q, k, v;
-    const float *angles;
-    int64_t angle_stride;
+    head_args q, sink_q, k, v;
     fb_kv kv;
     const int64_t *position;
     int64_t rows;
@@ -83,15 +85,15 @@ template <int size, class T> FB_DEVICE void put(T *p, const float *x) {
         *p = fb_narrow<T>(x[0]);
 }
 
-/* Elements i to i + size of head and row: to the output; or to the cache, at `position` of `cache`. */
+/* Elements i to i + size of head and row: to the output; or to `cache`, in `slot`. */
 template <class T, int size>
-FB_DEVICE void put_head(const rope_args &args, const head_args &to, void *cache, int64_t row,
-                        int64_t position, int head, int i, float *x) {
+FB_DEVICE void put_head(const rope_args &args, const head_args &to, void *cache, int64_t row, int64_t slot,
+                        int head, int i, float *x) {
     if (to.out) return put<size>((T *)to.out + row * to.out_row_stride + head * to.out_head_stride + i, x);
         /* As a rope of its own would have stored it, then the cache. */
 #pragma unroll
     for (int n = 0; n < size; n++) x[n] = fb_rounded<T>(x[n]);
-    const int64_t at = (head * args.kv.capacity + position) * args.kv.width + i;
+    const int64_t at = (head * args.kv.capacity + slot) * args.kv.width + i;
     if (args.kv.dtype == FB_F32)
         put<size>((float *)cache + at, x);
     else if (args.kv.dtype == FB_F16)
@@ -104,7 +106,7 @@ FB_DEVICE void put_head(const rope_args &args, const head_args &to, void *cache,
 FB_HOST_DEV int items_of(const head_args &h, int size) { return h.heads * ((h.width - h.half) / size); }
 
 template <class T, int size>
-FB_DEVICE void do_item(const rope_args &args, const head_args &h, void *cache, int64_t row, int64_t position,
+FB_DEVICE void do_item(const rope_args &args, const head_args &h, void *cache, int64_t row, int64_t slot,
                        int item) {
     const int each = (h.width - h.half) / size, head = item / each, half = h.half;
     int i = item % each * size;
@@ -113,35 +115,42 @@ FB_DEVICE void do_item(const rope_args &args, const head_args &h, void *cache, i
     if (i >= half) {
         i += half;
         get<size>(in + i, a);
-        return put_head<T, size>(args, h, cache, row, position, head, i, a);
+        return put_head<T, size>(args, h, cache, row, slot, head, i, a);
     }
     get<size>(in + i, a);
     get<size>(in + half + i, b);
-    get<size>(args.angles + row * args.angle_stride + i, c);
-    get<size>(args.angles + row * args.angle_stride + half + i, s);
+    get<size>(h.angles + row * h.angle_stride + i, c);
+    get<size>(h.angles + row * h.angle_stride + half + i, s);
 #pragma unroll
     for (int n = 0; n < size; n++) {
         float x = a[n] * c[n] - b[n] * s[n], y = b[n] * c[n] + a[n] * s[n];
         a[n] = x, b[n] = y;
     }
-    put_head<T, size>(args, h, cache, row, position, head, i, a);
-    put_head<T, size>(args, h, cache, row, position, head, half + i, b);
+    put_head<T, size>(args, h, cache, row, slot, head, i, a);
+    put_head<T, size>(args, h, cache, row, slot, head, half + i, b);
 }
 
-/* Blocks along x share a row's items, q's first, then k's and v's; blocks along y the rows. */
+/* Blocks along x share a row's items, q's first, then the second query's, k's and v's; blocks along y the
+ * rows. */
 template <class T, int size> __global__ void __launch_bounds__(THREADS) rope_rows(rope_args args) {
     fb_let_next_start();
     fb_wait_for_previous();
-    const int q = items_of(args.q, size), k = items_of(args.k, size), v = items_of(args.v, size);
+    /* Where the items of each end. */
+    const int q = items_of(args.q, size), sink_q = q + items_of(args.sink_q, size);
+    const int k = sink_q + items_of(args.k, size), v = k + items_of(args.v, size);
     const int item = (int)(blockIdx.x * THREADS + threadIdx.x);
     const int64_t first = args.kv.k ? *args.position : 0;
     for (int64_t row = blockIdx.y; row < args.rows; row += gridDim.y) {
         if (item < q)
             do_item<T, size>(args, args.q, NULL, row, 0, item);
-        else if (item < q + k)
-            do_item<T, size>(args, args.k, args.kv.k, row, first + row, item - q);
-        else if (item < q + k + v)
-            do_item<T, size>(args, args.v, args.kv.v, row, first + row, item - q - k);
+        else if (item < sink_q)
+            do_item<T, size>(args, args.sink_q, NULL, row, 0, item - q);
+        else if (item < k)
+            do_item<T, size>(args, args.k, args.kv.k, row, fb_ring_slot(&args.kv.ring, first + row),
+                             item - sink_q);
+        else if (item < v)
+            do_item<T, size>(args, args.v, args.kv.v, row, fb_ring_slot(&args.kv.ring, first + row),
+                             item - k);
     }
 }
 
@@ -154,14 +163,15 @@ static bool fits(const head_args *h, const rope_args *args, fb_dtype dtype, int 
     if (h->out)
         ok =
             ok && fb_aligned(h->out, most) && h->out_row_stride % size == 0 && h->out_head_stride % size == 0;
-    if (h->half) ok = ok && fb_aligned(args->angles, size > 2 ? 16 : 8) && args->angle_stride % size == 0;
+    if (h->half) ok = ok && fb_aligned(h->angles, size > 2 ? 16 : 8) && h->angle_stride % size == 0;
     if (!h->out)
         ok = ok && fb_aligned(args->kv.k, 16) && fb_aligned(args->kv.v, 16); /* whose width is that of k */
     return ok;
 }
 
 template <int size> static int launch_size(const fb_cuda_context *cx, fb_dtype dtype, const rope_args &args) {
-    const int items = items_of(args.q, size) + items_of(args.k, size) + items_of(args.v, size);
+    const int items = items_of(args.q, size) + items_of(args.sink_q, size) + items_of(args.k, size) +
+                      items_of(args.v, size);
     dim3 grid((unsigned)((items + THREADS - 1) / THREADS), (unsigned)(args.rows < 65535 ? args.rows : 65535));
     FB_FOR_TYPE(dtype, T, return FB_LAUNCH(cx, grid, dim3(THREADS), 0, (rope_rows<T, size>), args));
     return 1; /* cudaErrorInvalidValue */
@@ -170,13 +180,14 @@ template <int size> static int launch_size(const fb_cuda_context *cx, fb_dtype d
 static int launch(const fb_cuda_context *cx, fb_dtype dtype, const rope_args &args) {
     const int sizes[] = {8, 2};
     for (int size : sizes)
-        if (fits(&args.q, &args, dtype, size) && fits(&args.k, &args, dtype, size) &&
-            fits(&args.v, &args, dtype, size))
+        if (fits(&args.q, &args, dtype, size) && fits(&args.sink_q, &args, dtype, size) &&
+            fits(&args.k, &args, dtype, size) && fits(&args.v, &args, dtype, size))
             return size == 8 ? launch_size<8>(cx, dtype, args) : launch_size<2>(cx, dtype, args);
     return launch_size<1>(cx, dtype, args);
 }
 
-static head_args heads_of(const fb_view *in, const fb_view *out, int64_t half) {
+/* The heads of a view, rotated by the angles if there are any. */
+static head_args heads_of(const fb_view *in, const fb_view *out, const fb_view *angles, int64_t rotary) {
     head_args h = {};
     h.in = in->data;
     h.row_stride = in->row_stride;
@@ -188,41 +199,43 @@ static head_args heads_of(const fb_view *in, const fb_view *out, int64_t half) {
     }
     h.heads = (int32_t)in->heads;
     h.width = (int32_t)in->width;
-    h.half = (int32_t)half;
+    if (angles) {
+        h.half = (int32_t)(rotary / 2);
+        h.angles = (const float *)angles->data;
+        h.angle_stride = angles->row_stride;
+    }
     return h;
 }
 
-static rope_args args_of(const fb_call *call, const fb_cuda_context *cx, const fb_view *angles) {
+static rope_args args_of(const fb_call *call, const fb_cuda_context *cx) {
     rope_args args = {};
     args.position = cx->position;
     args.rows = call->rows;
-    if (angles) {
-        args.angles = (const float *)angles->data;
-        args.angle_stride = angles->row_stride;
-    }
     return args;
 }
 
 int fb_cuda_rope(const fb_call *call, const fb_cuda_context *cx) {
-    rope_args args = args_of(call, cx, &call->in[1]);
-    args.q = heads_of(&call->in[0], &call->out[0], call->attr.rotary / 2);
+    rope_args args = args_of(call, cx);
+    args.q = heads_of(&call->in[0], &call->out[0], &call->in[1], call->attr.rotary);
     return launch(cx, call->in[0].dtype, args);
 }
 
 int fb_cuda_kv_append(const fb_call *call, const fb_cuda_context *cx) {
-    rope_args args = args_of(call, cx, NULL);
+    rope_args args = args_of(call, cx);
     args.kv = call->kv;
-    args.k = heads_of(&call->in[0], NULL, 0);
-    args.v = heads_of(&call->in[1], NULL, 0);
+    args.k = heads_of(&call->in[0], NULL, NULL, 0);
+    args.v = heads_of(&call->in[1], NULL, NULL, 0);
     return launch(cx, call->in[0].dtype, args);
 }
 
-/* in: q, k, v, angles; out: the rotated q. */
+/* in: q, k, v, angles, with sinks those of the second query; out: the rotated q, the second one. */
 int fb_cuda_rope_kv(const fb_call *call, const fb_cuda_context *cx) {
-    rope_args args = args_of(call, cx, &call->in[3]);
+    const int64_t rotary = call->attr.rotary;
+    rope_args args = args_of(call, cx);
     args.kv = call->kv;
-    args.q = heads_of(&call->in[0], &call->out[0], call->attr.rotary / 2);
-    args.k = heads_of(&call->in[1], NULL, call->attr.rotary / 2);
-    args.v = heads_of(&call->in[2], NULL, 0);
+    args.q = heads_of(&call->in[0], &call->out[0], &call->in[3], rotary);
+    if (call->out[1].data) args.sink_q = heads_of(&call->in[0], &call->out[1], &call->in[4], rotary);
+    args.k = heads_of(&call->in[1], NULL, &call->in[3], rotary);
+    args.v = heads_of(&call->in[2], NULL, NULL, 0);
     return launch(cx, call->in[0].dtype, args);
 }

@@ -179,7 +179,7 @@ static bool has_blocks(const fb_call *call, const fb_view *v) {
 
 static void add_view(image *im, const fb_call *call, const fb_view *v, bool written) {
     if (!v->data) return;
-    int64_t last = v->width ? v->width : call->position + call->rows;
+    int64_t last = v->width ? v->width : fb_ring_count(&call->kv.ring, call->position + call->rows - 1);
     const uint8_t *end =
         fb_at(v->data, v->dtype, (call->rows - 1) * v->row_stride + (v->heads - 1) * v->head_stride + last);
     add_range(im, v->data, end, written);
@@ -427,7 +427,7 @@ static void run(fb_op_kind kind, const fb_call *call) {
     fb_cuda_context cx = cuda.cx;
     cx.position = there(&im, &position);
     cx.frequencies = there(&im, call->attr.rotary > 1 ? call->attr.frequencies : NULL);
-    cx.context = position + call->rows;
+    cx.context = fb_ring_count(&call->kv.ring, position + call->rows - 1);
     launch(kind, &c, &im, &cx, im.after);
     check_untouched(kind, &im);
     if (!cuda.emulated || call->rows == 1 || cuda_launched[kind] % 8 == 0) {

@@ -1,5 +1,7 @@
-/* The engine's host code when the device fails: at every call that can, and without memory. Each try is a
- * process of its own, because the emulated device (tests/support/emulate) is told once when to fail. */
+/* The engine's host code when the device fails: at every call that can, and without memory; a recorded step
+ * as a ring turns; forks. Each try is a process of its own, because the emulated device
+ * (tests/support/emulate) is told once when to fail. */
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -152,6 +154,156 @@ static int create_only(const way *w) {
     return 0;
 }
 
+/* Sinks, and a ring of a window and a chunk: 14 slots. */
+enum { TURN = 14, TURNS = 3, BEFORE = 10, AFTER = 2 }; /* tokens around a fork */
+static fb_session_options ring_options(const char *backend, const way *w) {
+    fb_session_options o = options_of(backend, w);
+    o.cache = FB_CACHE_SINKS;
+    o.sinks = 2;
+    o.window = TURN - CHUNK;
+    return o;
+}
+
+/* A count that the emulated device keeps. */
+static int64_t counted(const char *name) {
+    void *library = dlopen(cuda_emulated_path(), RTLD_NOW | RTLD_NOLOAD);
+    const int64_t *count = library ? dlsym(library, name) : NULL;
+    return count ? *count : -1;
+}
+static int64_t graphs_recorded(void) { return counted("fb_emulated_graphs"); }
+
+static int64_t graphs_launched(const fb_session *s) {
+    const char *name;
+    int64_t calls, a_step, a_head;
+    for (int i = 0; fb_session_fuse_calls(s, i, &name, &calls, &a_step, &a_head); i++)
+        if (strcmp(name, "graph") == 0) return calls;
+    return -1;
+}
+
+static fb_status stream(fb_session *s, int32_t *tokens, fb_error *err) {
+    fb_status status = fb_session_prefill(s, prompt, PROMPT, err);
+    for (int i = 0; status == FB_OK && i <= TURNS * TURN; i++) {
+        status = fb_session_best(s, &tokens[i], err);
+        if (status == FB_OK && i < TURNS * TURN) status = fb_session_decode(s, tokens[i], err);
+    }
+    return status;
+}
+
+/* One recording serves every position of a ring, and gives the CPU's tokens. */
+static int turn_the_ring(const way *w) {
+    int32_t have[TURNS * TURN + 1], want[TURNS * TURN + 1];
+    fb_session_options o = ring_options("cpu", w);
+    fb_session *s;
+    fb_error err;
+    if (fb_session_create(model, &o, &s, &err) != FB_OK) return complain("cpu", err.message);
+    if (stream(s, want, &err) != FB_OK) return complain("cpu", err.message);
+    fb_session_free(s);
+    o = ring_options("cuda", w);
+    if (fb_session_create(model, &o, &s, &err) != FB_OK) return complain("cuda", err.message);
+    if (stream(s, have, &err) != FB_OK) return complain("cuda", err.message);
+    if (memcmp(have, want, sizeof want) != 0) return complain("the ring", "other tokens than the CPU's");
+    if (graphs_launched(s) != TURNS * TURN) return complain("the ring", "a decode step was no graph");
+    if (graphs_recorded() != 1) return complain("the ring", "not one recording");
+    fb_session_free(s);
+    return check_nothing_is_held();
+}
+
+/* What a session continues with: the prompt, then tokens of a kind. The same ones go one by one in `steps`
+ * steps from the kind's step number `from` on. */
+static fb_status go_on(fb_session *s, int kind, int from, int steps, fb_error *err) {
+    fb_status status = FB_OK;
+    for (int i = from; status == FB_OK && i < from + steps; i++)
+        status = fb_session_decode(s, (kind * 50 + i * 7) % 256, err);
+    return status;
+}
+
+static int same_logits(fb_session *a, fb_session *b, const char *what) {
+    const float *x, *y;
+    int64_t rows, vocab;
+    fb_error err;
+    if (fb_session_logits(a, &x, &rows, &vocab, &err) != FB_OK) return complain(what, err.message);
+    if (fb_session_logits(b, &y, &rows, &vocab, &err) != FB_OK) return complain(what, err.message);
+    return memcmp(x, y, (size_t)vocab * sizeof *x) == 0 ? 0 : complain("not a fresh session's logits", what);
+}
+
+/* A session that has read what a fork read before it parted, and after. */
+static int is_fresh(fb_session *s, const fb_session_options *o, int kind, const char *what) {
+    fb_session *fresh;
+    fb_error err;
+    if (fb_session_create(model, o, &fresh, &err) != FB_OK) return complain(what, err.message);
+    if (fb_session_prefill(fresh, prompt, PROMPT, &err) != FB_OK ||
+        go_on(fresh, 0, 0, BEFORE, &err) != FB_OK || go_on(fresh, kind, 0, 2 * AFTER, &err) != FB_OK)
+        return complain(what, err.message);
+    int differs = same_logits(s, fresh, what);
+    fb_session_free(fresh);
+    return differs;
+}
+
+static int64_t memory_free(void) {
+    fb_device_info info;
+    fb_error err;
+    bool found;
+    return fb_device_get(0, &found, &info, &err) == FB_OK && found ? info.memory_free : -1;
+}
+
+/* Whoever goes on first has the copy, and records anew. */
+static int part_ways(const fb_session_options *o, bool parent_first) {
+    fb_session *s[2];
+    fb_cache_info cache;
+    fb_error err;
+    if (fb_session_create(model, o, &s[0], &err) != FB_OK ||
+        fb_session_prefill(s[0], prompt, PROMPT, &err) != FB_OK || go_on(s[0], 0, 0, BEFORE, &err) != FB_OK)
+        return complain("the parent", err.message);
+    fb_session_get_cache(s[0], &cache);
+    int64_t graphs = graphs_recorded();
+    if (fb_session_fork(s[0], &s[1], &err) != FB_OK) return complain("the fork", err.message);
+    if (same_logits(s[0], s[1], "a fork at once")) return 1;
+    int64_t before = memory_free();
+    int first = parent_first ? 0 : 1;
+    for (int round = 0; round < 2; round++)
+        for (int n = 0; n < 2; n++) {
+            int who = n ? 1 - first : first;
+            if (go_on(s[who], 1 + who, round * AFTER, AFTER, &err) != FB_OK)
+                return complain("after the fork", err.message);
+            if (before - memory_free() != cache.bytes) return complain("the fork", "not one copy");
+        }
+    if (graphs_recorded() - graphs != (parent_first ? 2 : 1)) return complain("the fork", "recordings");
+    if (is_fresh(s[0], o, 1, "the parent") || is_fresh(s[1], o, 2, "the fork")) return 1;
+    fb_session_free(s[first]);
+    if (go_on(s[1 - first], 3, 0, 1, &err) != FB_OK) return complain("alone", err.message);
+    fb_session_free(s[1 - first]);
+    return check_nothing_is_held();
+}
+
+static int fork_sessions(const way *w) {
+    fb_session_options dense = options_of("cuda", w), ring = ring_options("cuda", w);
+    dense.capacity = 64; /* whole pages of a cache: nothing is rounded up */
+    return part_ways(&dense, true) || part_ways(&ring, true) || part_ways(&ring, false);
+}
+
+/* The one failure wherever it comes: it is said, and nothing stays behind. How many calls could fail before
+ * the fork, and until both own their caches, on stdout. */
+static int fork_and_fail(const way *w) {
+    fb_session_options o = ring_options("cuda", w);
+    fb_session *s[2] = {NULL, NULL};
+    fb_error err;
+    fb_status status = fb_session_create(model, &o, &s[0], &err);
+    if (status == FB_OK) status = fb_session_prefill(s[0], prompt, PROMPT, &err);
+    printf("%lld ", (long long)counted("fb_emulated_calls"));
+    if (status == FB_OK) status = fb_session_fork(s[0], &s[1], &err);
+    printf("%lld", (long long)counted("fb_emulated_calls") + 4); /* memory, copy, wait; the next thing */
+    for (int n = 0; status == FB_OK && n < 2; n++) status = go_on(s[n], n, 0, 1, &err);
+    fb_session_free(s[0]);
+    if (s[1] && status != FB_OK) { /* the other one is none the worse */
+        fb_session_reset(s[1]);
+        if (fb_session_prefill(s[1], prompt, PROMPT, &err) != FB_OK) return complain("a fork", err.message);
+    }
+    fb_session_free(s[1]);
+    if (check_nothing_is_held()) return 1;
+    printf(" %s", status == FB_OK ? "" : err.message);
+    return status == FB_OK ? NEVER_FAILED : check_refusal(status, &err);
+}
+
 /* ---- in the parent
  * ------------------------------------------------------------------------------------------ */
 
@@ -250,6 +402,38 @@ static void a_smaller_device(void **state) {
     }
 }
 
+static void a_ring_under_graph(void **state) {
+    (void)state;
+    char said[1024];
+    assert_int_equal(in_child(turn_the_ring, &ways[0], "FUSEBOX_EMULATE_DEVICES", 1, said, sizeof said), 0);
+}
+
+static void forks(void **state) {
+    (void)state;
+    static const way logits = {"all", false, false};
+    char said[1024];
+    assert_int_equal(in_child(fork_sessions, &logits, "FUSEBOX_EMULATE_DEVICES", 1, said, sizeof said), 0);
+}
+
+static void forks_that_fail(void **state) {
+    (void)state;
+    static const way logits = {"all", false, false};
+    static const char *const what[] = {"KV cache of", "copy", "waiting"};
+    bool seen[3] = {false};
+    long first, last;
+    char said[1024];
+    assert_int_equal(in_child(fork_and_fail, &logits, "FUSEBOX_EMULATE_FAIL", 0, said, sizeof said),
+                     NEVER_FAILED);
+    assert_int_equal(sscanf(said, "%ld %ld", &first, &last), 2);
+    for (long n = first + 1; n <= last; n++) {
+        int status = in_child(fork_and_fail, &logits, "FUSEBOX_EMULATE_FAIL", n, said, sizeof said);
+        if (status) fail_msg("failure %ld of %ld to %ld: exit status %d", n, first, last, status);
+        for (int i = 0; i < 3; i++) seen[i] = seen[i] || strstr(said, what[i]);
+    }
+    for (int i = 0; i < 3; i++)
+        if (!seen[i]) fail_msg("nothing was said of %s", what[i]);
+}
+
 static int start(void **state) {
     (void)state;
     fb_error err;
@@ -276,10 +460,10 @@ static void not_built(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_call_fails_once),
-        cmocka_unit_test(memory_runs_out),
-        cmocka_unit_test(devices_that_will_not_do),
-        cmocka_unit_test(a_smaller_device),
+        cmocka_unit_test(every_call_fails_once),    cmocka_unit_test(memory_runs_out),
+        cmocka_unit_test(devices_that_will_not_do), cmocka_unit_test(a_smaller_device),
+        cmocka_unit_test(a_ring_under_graph),       cmocka_unit_test(forks),
+        cmocka_unit_test(forks_that_fail),
     };
     const struct CMUnitTest none[] = {cmocka_unit_test(not_built)};
     if (!*cuda_emulated_path()) return cmocka_run_group_tests(none, NULL, NULL);

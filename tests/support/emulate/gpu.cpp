@@ -24,14 +24,20 @@ struct fb_gpu_graph {
 static std::map<void *, int64_t> taken;
 static int64_t taken_bytes;
 
+/* For tests: the graphs that were recorded, and the calls that could fail. */
+extern "C" {
+extern __attribute__((visibility("default"))) int64_t fb_emulated_graphs, fb_emulated_calls;
+int64_t fb_emulated_graphs, fb_emulated_calls;
+}
+
 static long setting(const char *name, long fallback) {
     const char *text = getenv(name);
     return text && *text ? atol(text) : fallback;
 }
 
 static fb_status may_fail(const char *what, fb_error *err) {
-    static long left = setting("FUSEBOX_EMULATE_FAIL", 0);
-    if (left && --left == 0)
+    static const long fails = setting("FUSEBOX_EMULATE_FAIL", 0);
+    if (++fb_emulated_calls == fails)
         return fb_fail(err, FB_ERROR_SYSTEM, "cuda: %s: the emulated device is lost", what);
     return FB_OK;
 }
@@ -137,6 +143,9 @@ fb_status fb_gpu_upload(fb_gpu *, void *device, const void *host, int64_t bytes,
 fb_status fb_gpu_download(fb_gpu *, void *host, const void *device, int64_t bytes, fb_error *err) {
     return copy(host, device, bytes, err);
 }
+fb_status fb_gpu_copy(fb_gpu *, void *to, const void *from, int64_t bytes, fb_error *err) {
+    return copy(to, from, bytes, err);
+}
 fb_status fb_gpu_zero(fb_gpu *, void *device, int64_t bytes, fb_error *err) {
     auto step = [=] {
         memset(device, 0, (size_t)bytes);
@@ -156,7 +165,10 @@ fb_status fb_gpu_record_end(fb_gpu *, fb_gpu_graph **graph, fb_error *err) {
     auto *steps = fb_emulated_recording;
     fb_emulated_recording = NULL;
     fb_status status = may_fail("recording a graph", err);
-    if (status == FB_OK) *graph = new fb_gpu_graph{*steps};
+    if (status == FB_OK) {
+        *graph = new fb_gpu_graph{*steps};
+        fb_emulated_graphs++;
+    }
     delete steps;
     return status;
 }

@@ -16,8 +16,7 @@ struct fb_engine {
     char isa[16];
     fb_cuda_weights *weights;
     uint8_t *memory; /* on the device: values, state, frequencies, scratch */
-    uint8_t *cache;  /* [layers][k v], each kv_heads * capacity * head_dim */
-    int64_t cache_half;
+    fb_shared *cache;
     fb_cuda_context cx;
     fb_cuda_state *state; /* on the device */
     /* On the host, where copies do not wait: the step's numbers on their way, and results. */
@@ -42,8 +41,6 @@ static fb_status check_options(const fb_program *p, const fb_backend_options *o,
     if (o->act == FB_F64 || o->kv == FB_F64)
         return fb_fail(err, FB_ERROR_USAGE, "%s: f64 (only on the CPU, with isa ref)",
                        o->act == FB_F64 ? "act" : "kv");
-    if (o->ring.window || o->fork_of)
-        return fb_fail(err, FB_ERROR_UNSUPPORTED, "cuda: a cache that forgets, or a fork");
     if (o->isa)
         return fb_fail(err, FB_ERROR_USAGE, "isa: %.32s (only on the CPU, not with backend cuda)", o->isa);
     if (p->head_dim > MOST_HEAD_DIM)
@@ -73,11 +70,8 @@ static int64_t scratch_bytes(fb_engine *e) {
             case FB_OP_ATTN_VALUES:
             case FB_OP_ATTN_ROWS:
             case FB_OP_ATTN_FLASH:
-                call.kv = (fb_kv){.dtype = f->options.kv,
-                                  .heads = p->kv_heads,
-                                  .capacity = f->options.capacity,
-                                  .width = p->head_dim};
-                most = max_of(most, fb_cuda_attention_scratch(&call, call.rows, f->options.capacity));
+                call.kv = fb_frame_cache(f, NULL, 0);
+                most = max_of(most, fb_cuda_attention_scratch(&call, call.rows, f->cache_capacity));
                 break;
             default:
                 break;
@@ -90,6 +84,50 @@ static int64_t scratch_bytes(fb_engine *e) {
 static int64_t result_bytes(const fb_engine *e) {
     const fb_program *p = e->frame.bound.program;
     return max_of(e->frame.options.chunk * p->hidden, e->frame.options.epilogue_rows * p->vocab) * 4;
+}
+
+/* Memory for a cache of this engine's own. */
+static fb_status take_cache(fb_engine *e, fb_shared **out, fb_error *err) {
+    char what[64];
+    void *memory;
+    fb_frame_cache_name(&e->frame, what, sizeof what);
+    FB_TRY(fb_gpu_take(e->gpu, what, fb_frame_cache_bytes(&e->frame), &memory, err));
+    *out = fb_shared_new(memory);
+    if (*out) return FB_OK;
+    fb_gpu_give(e->gpu, memory);
+    return fb_fail_memory(err, "KV cache", sizeof **out);
+}
+
+static fb_status start_cache(fb_engine *e, fb_error *err) {
+    fb_engine *from = e->frame.options.fork_of;
+    if (from) {
+        e->cache = fb_shared_join(from->cache);
+        return FB_OK;
+    }
+    FB_TRY(take_cache(e, &e->cache, err));
+    /* Values between the sinks and the ring are read with a weight of zero: they must be numbers. */
+    if (!e->frame.options.ring.window) return FB_OK;
+    return fb_gpu_zero(e->gpu, e->cache->memory, fb_frame_cache_bytes(&e->frame), err);
+}
+
+/* Before a step writes to it, a shared cache becomes a copy. Every step ends with a wait for its stream, so
+ * no other engine's is under way; and nobody may write to the old one before this engine's copy is done. */
+static fb_status own_cache(fb_engine *e, fb_error *err) {
+    if (fb_shared_alone(e->cache)) return FB_OK;
+    fb_shared *own;
+    FB_TRY(take_cache(e, &own, err));
+    fb_status status =
+        fb_gpu_copy(e->gpu, own->memory, e->cache->memory, fb_frame_cache_bytes(&e->frame), err);
+    if (status == FB_OK) status = fb_gpu_wait(e->gpu, err);
+    if (status != FB_OK) {
+        fb_gpu_give(e->gpu, fb_shared_leave(own));
+        return status;
+    }
+    fb_gpu_give(e->gpu, fb_shared_leave(e->cache));
+    e->cache = own;
+    fb_gpu_graph_free(e->graph); /* which holds the old address */
+    e->graph = NULL;
+    return FB_OK;
 }
 
 static fb_status take_memory(fb_engine *e, fb_error *err) {
@@ -116,11 +154,7 @@ static fb_status take_memory(fb_engine *e, fb_error *err) {
                 FB_TRY(fb_gpu_upload(e->gpu, at - frequencies, op->attr.frequencies,
                                      op->attr.rotary / 2 * (int64_t)sizeof(double), err));
         }
-    e->cache_half = aligned(p->kv_heads * o->capacity * p->head_dim * fb_dtype_size(o->kv));
-    char what[64];
-    snprintf(what, sizeof what, "KV cache of %lld tokens", (long long)o->capacity);
-    FB_TRY(fb_gpu_take(e->gpu, what, 2 * p->layers * e->cache_half, &memory, err));
-    e->cache = memory;
+    FB_TRY(start_cache(e, err));
     FB_TRY(fb_gpu_take_host(e->gpu, "results", state + result_bytes(e), &memory, err));
     e->sent = memory;
     e->rows = (uint8_t *)memory + state;
@@ -133,7 +167,7 @@ static void cuda_close(fb_engine *e) {
         fb_gpu_wait(e->gpu, NULL);
         fb_gpu_graph_free(e->graph);
         fb_gpu_give(e->gpu, e->memory);
-        fb_gpu_give(e->gpu, e->cache);
+        fb_gpu_give(e->gpu, fb_shared_leave(e->cache));
         fb_gpu_give_host(e->gpu, e->sent);
         fb_cuda_weights_give(e->gpu, e->weights);
         fb_gpu_close(e->gpu);
@@ -176,17 +210,6 @@ static fb_status cuda_open(const fb_bound *bound, const fb_backend_options *opti
 /* ---- one pass over the program --------------------------------------------------------------------------
  */
 
-static fb_kv layer_cache(const fb_engine *e, int64_t layer) {
-    const fb_program *p = e->frame.bound.program;
-    uint8_t *k = e->cache + 2 * layer * e->cache_half;
-    return (fb_kv){.k = k,
-                   .v = k + e->cache_half,
-                   .dtype = e->frame.options.kv,
-                   .heads = p->kv_heads,
-                   .capacity = e->frame.options.capacity,
-                   .width = p->head_dim};
-}
-
 static fb_status launch_section(fb_engine *e, const fb_step *step, fb_section section, int64_t layer,
                                 fb_error *err) {
     const fb_program *p = e->frame.bound.program;
@@ -194,7 +217,7 @@ static fb_status launch_section(fb_engine *e, const fb_step *step, fb_section se
         const fb_op *op = &p->ops[section][i];
         fb_call call;
         fb_frame_call(&e->frame, section, i, layer, step, &call);
-        if (section == FB_BODY) call.kv = layer_cache(e, layer);
+        if (section == FB_BODY) call.kv = fb_frame_cache(&e->frame, e->cache->memory, layer);
         FB_TRY(fb_gpu_check(fb_cuda_launches[op->kind](&call, &e->cx), fb_op_table[op->kind].name, err));
         fb_frame_count(&e->frame, op, true);
         if (e->frame.options.profile) FB_TRY(fb_gpu_mark(e->gpu, ++e->marks, err));
@@ -290,7 +313,7 @@ static fb_status run_direct(fb_engine *e, const fb_step *step, fb_error *err) {
     FB_TRY(send_state(e, step, err));
     fb_step on_device = *step;
     on_device.ids = e->state->ids;
-    e->cx.context = step->position + step->rows;
+    e->cx.context = fb_ring_count(&e->frame.options.ring, step->position + step->rows - 1);
     e->marks = 0;
     if (e->frame.options.profile) FB_TRY(fb_gpu_mark(e->gpu, 0, err));
     FB_TRY(launch_all(e, &on_device, err));
@@ -366,8 +389,10 @@ static fb_status cuda_run(fb_engine *e, const fb_step *step, fb_error *err) {
     const fb_backend_options *o = &e->frame.options;
     bool recorded =
         o->graph && !o->profile && !step->on_hidden && step->rows == 1 && step->epilogue_rows == 1;
-    fb_status status = recorded ? run_recorded(e, step, err) : run_direct(e, step, err);
+    fb_status status = own_cache(e, err);
+    if (status == FB_OK) status = recorded ? run_recorded(e, step, err) : run_direct(e, step, err);
     if (status != FB_OK) {
+        fb_gpu_wait(e->gpu, NULL); /* what was launched still writes to the cache */
         e->state_is_next = false;
         return status;
     }

@@ -1,0 +1,301 @@
+/* The CUDA kernels around a cache that forgets: fused against plain to the bit, attn_flash against the
+ * reference, and a token alone against the same token in a step of several. Slots that nobody sees hold large
+ * numbers, what lies beyond the cache is NaN. */
+#include <math.h>
+#include <string.h>
+
+#include "backend/cuda/cuda_harness.h"
+
+enum { POOL = 64 };
+
+static fbt_guard pool[POOL];
+static int pooled;
+static fbt_random random_numbers;
+
+/* Rings smaller and larger than a tile, a block and a split, of one turn and of many, of more slots than
+ * attn_flash reads alone for each item; steps at the beginning, where the ring fills, where it has turned,
+ * and at positions that no 32 bits hold. */
+static const struct ring_case {
+    fb_ring ring; /* sinks, window, begin, size */
+    int64_t position, rows;
+    int64_t heads, kv_heads, width;
+    int32_t rotary;
+} cases[] = {
+    {{0, 1, 0, 9}, 0, 8, 1, 1, 2, 2},
+    {{0, 5, 0, 30}, 100, 25, 4, 2, 7, 4},
+    {{0, 40, 0, 140}, 39, 100, 2, 2, 16, 16},
+    {{1, 9, 16, 16}, 3, 7, 6, 3, 33, 32},
+    {{2, 10, 16, 17}, 11, 1, 5, 5, 64, 16},
+    {{2, 10, 16, 39}, 5000, 29, 4, 2, 16, 8},
+    {{4, 120, 16, 128}, 119, 8, 2, 1, 24, 8},
+    {{4, 120, 16, 140}, 401, 18, 4, 4, 20, 20},
+    {{4, 60, 16, 190}, 250, 130, 2, 2, 80, 20},
+    {{4, 252, 16, 300}, 900, 5, 3, 1, 128, 128},
+    {{20, 40, 32, 70}, 15, 30, 4, 1, 64, 64},
+    {{20, 40, 32, 50}, 19, 2, 12, 1, 20, 20},
+    {{130, 100, 144, 200}, 126, 70, 2, 1, 32, 32},
+    {{130, 100, 144, 118}, 70000, 18, 1, 1, 80, 20},
+    {{3, 300, 16, 340}, (1ll << 24) + 13, 40, 2, 2, 256, 64},
+    {{16, 33, 16, 47}, (1ll << 33) + 7, 14, 2, 1, 16, 8},
+    {{4, 4150, 16, 4170}, (1ll << 31) + 4000, 5, 4, 1, 8, 8},
+    {{0, 4150, 0, 4170}, 2 * 4170 - 3, 8, 2, 2, 16, 8},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+/* Every pair of dtypes, of which an emulated device takes a different one for each case. */
+#define FOR_CASES(s, t, c)                                                                                   \
+    for (const struct ring_case *s = cases; s < cases + CASES; s++)                                          \
+        for (int pair_ = 0; pair_ < 9; pair_++, give_back())                                                 \
+            for (fb_dtype t = (fb_dtype)(FB_F32 + pair_ / 3), c = (fb_dtype)(FB_F32 + pair_ % 3),            \
+                          *once_ = (pair_ + (s - cases) * 4) % cuda_every(3) ? NULL : &t;                    \
+                 once_; once_ = NULL)
+
+static void *take(int64_t bytes) {
+    assert_true(pooled < POOL);
+    pool[pooled] = fbt_guard_create((size_t)bytes, 0);
+    return pool[pooled++].data;
+}
+
+static void give_back(void) {
+    while (pooled) fbt_guard_free(&pool[--pooled]);
+}
+
+static fb_view view(fb_dtype t, int64_t rows, int64_t heads, int64_t width, int64_t gap) {
+    int64_t stride = heads * width + gap;
+    return (fb_view){take(rows * stride * fb_dtype_size(t)), t, heads, width, stride, width};
+}
+
+static fb_view filled(fb_dtype t, int64_t rows, int64_t heads, int64_t width, int64_t gap) {
+    fb_view v = view(t, rows, heads, width, gap);
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t i = 0; i < heads * width; i++)
+            fb_dtype_set(t, fb_view_at(&v, row, 0), i, fbt_random_normal(&random_numbers));
+    return v;
+}
+
+static int64_t cache_bytes(const fb_kv *kv) {
+    return kv->heads * kv->capacity * kv->width * fb_dtype_size(kv->dtype);
+}
+
+static bool is_seen(const struct ring_case *s, int64_t slot) {
+    for (int64_t row = 0; row < s->rows; row++)
+        if (fb_ring_sees(&s->ring, s->position + row, slot)) return true;
+    return false;
+}
+
+static fb_kv cache(fb_dtype t, const struct ring_case *s, bool fill) {
+    fb_kv kv = {.dtype = t, .heads = s->kv_heads, .width = s->width, .ring = s->ring};
+    kv.capacity = (s->ring.begin + s->ring.size + FB_KV_LANES - 1) / FB_KV_LANES * FB_KV_LANES;
+    kv.k = take(cache_bytes(&kv));
+    kv.v = take(cache_bytes(&kv));
+    for (int64_t slot = 0; fill && slot < fb_ring_count(&s->ring, s->position + s->rows - 1); slot++) {
+        bool gap = slot >= s->ring.sinks && slot < s->ring.begin;
+        double size = gap ? 0 : is_seen(s, slot) ? 1 : 1000;
+        for (int64_t n = 0; n < kv.heads * kv.width; n++) {
+            int64_t h = n / kv.width, i = n % kv.width;
+            fb_dtype_set(t, fb_key_at(&kv, h, slot), i * FB_KV_LANES,
+                         size * fbt_random_normal(&random_numbers));
+            fb_dtype_set(t, fb_value_at(&kv, h, slot), i, size * fbt_random_normal(&random_numbers));
+        }
+    }
+    return kv;
+}
+
+static void run(fb_op_kind kind, fb_call call) { cuda_isas[0].kernels[kind](&call, &(fb_lane){0, 1, NULL}); }
+
+/* Rows of `have`, from its first on, are those of `want` from `first` on, to the bit. */
+static void same(const char *what, const struct ring_case *s, const fb_view *have, int64_t rows,
+                 const fb_view *want, int64_t first) {
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t i = 0; i < want->heads * want->width; i++) {
+            const void *h = fb_at(fb_view_at(have, row, 0), have->dtype, i);
+            const void *w = fb_at(fb_view_at(want, first + row, 0), want->dtype, i);
+            double a = fb_dtype_get(have->dtype, h, 0), b = fb_dtype_get(want->dtype, w, 0);
+            if (a != a || memcmp(h, w, (size_t)fb_dtype_size(want->dtype)) != 0)
+                fail_msg("case %d, %s: %s: row %lld of %lld, column %lld: %.9g, should be %.9g",
+                         (int)(s - cases), fb_dtype_name(want->dtype), what, (long long)(first + row),
+                         (long long)s->rows, (long long)i, a, b);
+        }
+}
+
+/* ---- into the cache
+ * ---------------------------------------------------------------------------------------- */
+
+static void rope_kv(void **state) {
+    (void)state;
+    FOR_CASES(s, t, c) {
+        int queries = s->ring.sinks ? 2 : 1;
+        fb_view q = filled(t, s->rows, s->heads, s->width, 5),
+                k = filled(t, s->rows, s->kv_heads, s->width, 0);
+        fb_view v = filled(t, s->rows, s->kv_heads, s->width, 1),
+                turned = view(t, s->rows, s->kv_heads, s->width, 0);
+        fb_view angles[2] = {filled(FB_F32, s->rows, 1, s->rotary, 2),
+                             filled(FB_F32, s->rows, 1, s->rotary, 0)};
+        fb_view want[2];
+        fb_call rope = {.attr.rotary = s->rotary, .position = s->position, .rows = s->rows};
+        fb_call append = rope, call = rope;
+        for (int n = 0; n < queries; n++) {
+            rope.in[0] = q;
+            rope.in[1] = call.in[3 + n] = angles[n];
+            rope.out[0] = want[n] = view(t, s->rows, s->heads, s->width, 0);
+            call.out[n] = view(t, s->rows, s->heads, s->width, n ? 0 : 3);
+            run(FB_OP_ROPE, rope);
+        }
+        rope.in[0] = k;
+        rope.in[1] = angles[0];
+        rope.out[0] = turned;
+        run(FB_OP_ROPE, rope);
+        append.in[0] = turned;
+        append.in[1] = v;
+        append.kv = cache(c, s, false);
+        run(FB_OP_KV_APPEND, append);
+        call.in[0] = q, call.in[1] = k, call.in[2] = v;
+        call.kv = cache(c, s, false);
+        run(FB_OP_ROPE_KV, call);
+        for (int n = 0; n < queries; n++) same("rope_kv", s, &call.out[n], s->rows, &want[n], 0);
+        assert_memory_equal(call.kv.k, append.kv.k, (size_t)cache_bytes(&call.kv));
+        assert_memory_equal(call.kv.v, append.kv.v, (size_t)cache_bytes(&call.kv));
+    }
+}
+
+/* ---- out of it
+ * --------------------------------------------------------------------------------------------- */
+
+static fb_call attention_call(const struct ring_case *s, fb_dtype t, fb_dtype c) {
+    fb_call call = {.in = {filled(t, s->rows, s->heads, s->width, 2)},
+                    .out = {view(t, s->rows, s->heads, s->width, 1)},
+                    .kv = cache(c, s, true),
+                    .attr.scale = (s - cases) % 2 ? 1 : 0.2f,
+                    .position = s->position,
+                    .rows = s->rows};
+    if (s->ring.sinks) call.in[1] = filled(t, s->rows, s->heads, s->width, 0);
+    return call;
+}
+
+/* What the plain kernels make of the call. */
+static fb_view plain_attention(const fb_call *call) {
+    const fb_view *q = &call->in[0];
+    fb_view scores = view(q->dtype, call->rows, q->heads, call->kv.capacity, 0);
+    fb_view probs = view(q->dtype, call->rows, q->heads, call->kv.capacity, 0);
+    fb_view out = view(q->dtype, call->rows, q->heads, q->width, 0);
+    scores.width = probs.width = 0;
+    fb_call step = *call;
+    step.out[0] = scores;
+    run(FB_OP_ATTN_SCORES, step);
+    for (int64_t n = 0; n < call->rows * q->heads; n++)
+        for (int64_t slot = 0; slot < fb_ring_count(&call->kv.ring, call->position + n / q->heads); slot++) {
+            double score = fb_dtype_get(q->dtype, fb_view_at(&scores, n / q->heads, n % q->heads), slot);
+            assert_true(isfinite(score) == fb_ring_sees(&call->kv.ring, call->position + n / q->heads, slot));
+            assert_true(isfinite(score) || score < 0);
+        }
+    step.in[0] = scores;
+    step.in[1] = (fb_view){0};
+    step.out[0] = probs;
+    run(FB_OP_SOFTMAX, step);
+    step.in[0] = probs;
+    step.out[0] = out;
+    run(FB_OP_ATTN_VALUES, step);
+    return out;
+}
+
+/* Rows `first` to `end` of the call, as a step of their own. */
+static fb_call part_of(const fb_call *call, int64_t first, int64_t end) {
+    fb_call part = *call;
+    for (int k = 0; k < 2; k++)
+        if (part.in[k].data) part.in[k].data = fb_view_at(&call->in[k], first, 0);
+    part.out[0] = view(call->out[0].dtype, end - first, call->out[0].heads, call->out[0].width, 0);
+    part.rows = end - first;
+    part.position = call->position + first;
+    return part;
+}
+
+static void attn_rows(void **state) {
+    (void)state;
+    FOR_CASES(s, t, c) {
+        fb_call call = attention_call(s, t, c);
+        fb_view want = plain_attention(&call);
+        run(FB_OP_ATTN_ROWS, call);
+        same("attn_rows", s, &call.out[0], s->rows, &want, 0);
+        int64_t stride = 1 + s->rows / 4;
+        for (int64_t row = 0; row < s->rows; row += stride) {
+            fb_call alone = part_of(&call, row, row + 1);
+            run(FB_OP_ATTN_ROWS, alone);
+            same("a token alone, attn_rows", s, &alone.out[0], 1, &want, row);
+        }
+    }
+}
+
+/* The largest sum of |q k| of a score that counts, whose rounding errors are of that size times u. */
+static double largest_terms(const fb_call *call) {
+    const fb_kv *kv = &call->kv;
+    int64_t heads = call->in[0].heads, group = heads / kv->heads;
+    double most = 0;
+    for (int64_t row = 0; row < call->rows; row++)
+        for (int64_t slot = 0; slot < fb_ring_count(&kv->ring, call->position + row); slot++) {
+            if (!fb_ring_sees(&kv->ring, call->position + row, slot)) continue;
+            const fb_view *q = &call->in[slot < kv->ring.sinks];
+            for (int64_t head = 0; head < heads; head++) {
+                double sum = 0;
+                for (int64_t i = 0; i < q->width; i++)
+                    sum += fabs(fb_dtype_get(q->dtype, fb_view_at(q, row, head), i) *
+                                fb_dtype_get(kv->dtype, fb_key_at(kv, head / group, slot), i * FB_KV_LANES));
+                most = fmax(most, sum * (double)call->attr.scale);
+            }
+        }
+    return most;
+}
+
+/* As test_fused.c says. */
+static void near(const struct ring_case *s, const fb_call *call, const fb_view *truth) {
+    const fb_view *have = &call->out[0];
+    double unit = have->dtype == FB_F16 ? 0x1p-11 : have->dtype == FB_BF16 ? 0x1p-8 : 0x1p-24;
+    double limit = 2 * largest_terms(call) * 0x1p-24 * 4;
+    if (have->dtype != FB_F32) limit += 4 * unit;
+    for (int64_t row = 0; row < s->rows; row++)
+        for (int64_t i = 0; i < have->heads * have->width; i++) {
+            double a = fb_dtype_get(have->dtype, fb_view_at(have, row, 0), i);
+            double b = fb_dtype_get(FB_F64, fb_view_at(truth, row, 0), i);
+            if (!(fabs(a - b) <= limit + unit * fabs(b)))
+                fail_msg("case %d, %s, cache %s: attn_flash: row %lld of %lld, column %lld: %.9g, should be "
+                         "%.9g (limit %.3g)",
+                         (int)(s - cases), fb_dtype_name(have->dtype), fb_dtype_name(call->kv.dtype),
+                         (long long)row, (long long)s->rows, (long long)i, a, b, limit + unit * fabs(b));
+        }
+}
+
+/* A step is a decode up to so many rows. A part of it, if it is of the same kind, gives the same bits; but of
+ * longer caches items share their splits, and promise none. */
+enum { DECODE_ROWS = 8, APART = 4096 };
+
+static void attn_flash(void **state) {
+    (void)state;
+    FOR_CASES(s, t, c) {
+        fb_call call = attention_call(s, t, c), reference = call;
+        reference.out[0] = view(FB_F64, s->rows, s->heads, s->width, 0);
+        float *scratch = take(4 * fb_attention_scratch(s->width, call.kv.capacity));
+        fb_cpu_kernels_ref[FB_OP_ATTN_FLASH](&reference, &(fb_lane){0, 1, scratch});
+        run(FB_OP_ATTN_FLASH, call);
+        near(s, &call, &reference.out[0]);
+        if (call.kv.capacity > APART) continue;
+        int64_t first = s->rows > 2 * DECODE_ROWS + 1 ? DECODE_ROWS + 1 : s->rows - 1;
+        if (s->rows > DECODE_ROWS && s->rows - first <= DECODE_ROWS) continue;
+        fb_call part = part_of(&call, first, s->rows);
+        run(FB_OP_ATTN_FLASH, part);
+        same("a part of the step, attn_flash", s, &part.out[0], part.rows, &call.out[0], first);
+    }
+}
+
+static int start(void **state) {
+    (void)state;
+    random_numbers = fbt_random_start(43);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rope_kv),
+        cmocka_unit_test(attn_rows),
+        cmocka_unit_test(attn_flash),
+    };
+    return cuda_run_group("ring", tests, sizeof tests / sizeof *tests, start);
+}
