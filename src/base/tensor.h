@@ -31,7 +31,7 @@ typedef struct fb_weight {
  * number. Else the first `sinks` positions keep slots 0 … for good; those after them take turns in the `size`
  * slots from `begin` on, and a token sees, besides the sinks, itself and the `window` positions before it. A
  * step may have as many tokens as the ring has slots more than the window: what it writes over, none of them
- * sees. Slots between the sinks and the ring hold zeros. */
+ * sees. Nobody sees the slots between the sinks and the ring. */
 typedef struct fb_ring {
     int64_t sinks, window;
     int64_t begin; /* the sinks rounded up to FB_KV_LANES */

@@ -39,8 +39,7 @@ static bool fits(const bench_options *o, int *status) {
     if (!o->stream.cache_given) {
         if (o->stream.sinks_given || o->stream.window_given)
             return fails(status, o->stream.sinks_given ? "--sinks" : "--window", "only with --cache");
-        if (o->fuse_given)
-            return fails(status, "unknown option: --fuse", "only with --cache: --compare has the fuses");
+        if (o->fuse_given) return fails(status, "--fuse", "only with --cache: --compare has the fuses");
         return true;
     }
     if (o->compare_given)
@@ -82,7 +81,7 @@ static bool parse(const cli_command *command, int argc, char **argv, bench_optio
     };
     const cli_option output[] = {
         {CLI_ROW(0, "json", CLI_FLAG, &o->json, NULL,
-                 "one JSON object with all samples instead of the table")},
+                 "one JSON object instead of the table, with all samples; of a stream, their percentiles")},
     };
     const cli_group groups[] = {{"what", what, sizeof what / sizeof *what},
                                 {"a stream", stream, CLI_MEMORY_ROWS},

@@ -10,8 +10,8 @@
 
 /* A shorter prefill is over before a bar could be read. */
 #define PROGRESS_MIN_TOKENS 64
-/* Tokens whose times are kept of a run without end. */
-#define ENDLESS_KEPT 65536
+/* Tokens whose times are kept where not all are wanted. */
+#define LAST_KEPT 65536
 
 double cli_clock(void) {
     struct timespec now;
@@ -56,7 +56,7 @@ static fb_status sample(cli_generation *g, int32_t *id, fb_error *err) {
 
 static void keep_token(cli_generation *g, int32_t id) {
     double now = cli_clock();
-    int64_t at = g->limit == CLI_ENDLESS ? g->count % ENDLESS_KEPT : g->count;
+    int64_t at = g->keep_all ? g->count : g->count % LAST_KEPT;
     if (g->count == 0) g->first_seconds = now - g->last;
     g->tokens[at] = g->last_id = id;
     g->seconds[at] = now - g->last;
@@ -125,7 +125,8 @@ static fb_status prepare(cli_generation *g, fb_error *err) {
 int cli_generate(cli_generation *g) {
     fb_error err;
     if (prepare(g, &err) != FB_OK) return cli_fail_error(&err);
-    size_t room = g->limit == CLI_ENDLESS ? ENDLESS_KEPT : g->limit > 0 ? (size_t)g->limit : 1;
+    int64_t most = g->keep_all || g->limit < LAST_KEPT ? g->limit : LAST_KEPT;
+    size_t room = most > 0 ? (size_t)most : 1;
     g->tokens = malloc(room * sizeof *g->tokens);
     g->seconds = malloc(room * sizeof *g->seconds);
     if (!g->tokens || !g->seconds) return cli_fail(CLI_FAILED, "tokens: no memory for %zu", room);

@@ -24,14 +24,15 @@ typedef struct cli_generation {
     const int32_t *prompt; /* ids, at least one */
     int64_t prompt_count;
     int64_t limit;         /* tokens to generate at most; CLI_ENDLESS: no limit */
+    bool keep_all;         /* all tokens are wanted afterwards */
     bool past_end;         /* an end token is a token like others: a new paragraph */
     bool context_is_limit; /* the limit is what the context has left */
     FILE *sink;            /* gets the text, flushed at each token */
     const char *shown;     /* text to write in front of the first token; NULL: none */
 
     /* What happened; released by cli_generation_free. */
-    /* Without a limit, those of the last tokens only, in no order: memory does not grow. */
-    int32_t *tokens;      /* [kept], without an end token */
+    /* Unless keep_all, those of the last tokens only, in no order: memory does not grow. */
+    int32_t *tokens;      /* [kept], without the end token that ended it */
     double *seconds;      /* [kept]: of a token since the one before; the first token's is first_seconds */
     double first_seconds; /* since the start of the prefill */
     int64_t count, kept;

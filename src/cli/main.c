@@ -12,7 +12,7 @@ static const cli_command commands[] = {
     {"ppl", "[MODEL] -f FILE [options]", "Measure how well a model foresees a text: its perplexity", cli_ppl},
     {"quantize", "[MODEL] OUT.gguf [options]", "Write a model as a smaller GGUF file", cli_quantize},
     {"fuses", "[MODEL] [options]", "Show every fuse, and what it does to a model", cli_fuses},
-    {"bench", "[MODEL] [options]", "Time fuses against each other on real decode steps", cli_bench},
+    {"bench", "[MODEL] [options]", "Time fuses against each other, or a stream as it goes on", cli_bench},
     {"profile", "[MODEL] [options]", "Show where the time of a step goes", cli_profile},
     {"plan", "[MODEL] [options]", "Price every fuse, and check the prediction", cli_plan},
 };

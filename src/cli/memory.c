@@ -8,10 +8,10 @@ void cli_memory_rows(cli_memory_options *o, cli_option rows[CLI_MEMORY_ROWS]) {
     fb_session_options defaults;
     fb_session_options_default(&defaults);
     *o = (cli_memory_options){.cache = "dense", .sinks = defaults.sinks};
-    rows[0] = (cli_option){
-        CLI_ROW(0, "cache", CLI_CHOICE, &o->cache, "KIND",
-                "tokens that are remembered: all, up to the context; the last ones; the first and the last"),
-        .choices = caches, .given = &o->cache_given};
+    rows[0] =
+        (cli_option){CLI_ROW(0, "cache", CLI_CHOICE, &o->cache, "KIND",
+                             "which tokens are remembered: all, the last ones, or the first and the last"),
+                     .choices = caches, .given = &o->cache_given};
     rows[1] =
         (cli_option){CLI_ROW(0, "sinks", CLI_INT, &o->sinks, "N", "with cache sinks: of the first tokens"),
                      .range = {0, 1e9}, .given = &o->sinks_given};

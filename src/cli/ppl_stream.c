@@ -16,14 +16,16 @@
 /* ---- options --------------------------------------------------------------------------------- */
 
 void cli_stream_rows(cli_stream_options *o, cli_option rows[CLI_STREAM_ROWS]) {
-    *o = (cli_stream_options){.sinks = 4, .every = 256};
+    fb_curve_options defaults;
+    fb_curve_options_default(&defaults);
+    *o = (cli_stream_options){.sinks = defaults.session.sinks, .every = defaults.every};
     rows[0] =
         (cli_option){CLI_ROW(0, "cache", CLI_STRING, &o->caches, "LIST",
                              "what is remembered of it: dense, window, sinks, or several: dense,sinks")};
     rows[1] = (cli_option){CLI_ROW(0, "sinks", CLI_INT, &o->sinks, "N", "first tokens that sinks keeps"),
                            .range = {0, 1e9}, .given = &o->sinks_given};
     rows[2] = (cli_option){CLI_ROW(0, "window", CLI_INT, &o->window, "N",
-                                   "last tokens that sinks keeps; window keeps both numbers"),
+                                   "last tokens that are kept; beside sinks, window keeps both numbers"),
                            .range = {1, 1e9}, .fallback = "the context less sinks and 1, at most 4096 in all",
                            .given = &o->window_given};
     rows[3] = (cli_option){CLI_ROW(0, "every", CLI_INT, &o->every, "N", "tokens of a line"),
@@ -75,6 +77,16 @@ int cli_stream_check(const cli_stream_options *o) {
     if (!o->caches) return CLI_OK;
     fb_curve_options options = {0};
     int status = parse_kinds(o->caches, &options);
+    bool sinks = false, forgets = false;
+    for (int32_t i = 0; i < options.kind_count; i++) {
+        sinks = sinks || options.kinds[i] == FB_CACHE_SINKS;
+        forgets = forgets || options.kinds[i] != FB_CACHE_DENSE;
+    }
+    if (status == CLI_OK && o->sinks_given && !sinks)
+        return cli_fail(CLI_USAGE, "--sinks: %lld (only with sinks in --cache)", (long long)o->sinks);
+    if (status == CLI_OK && o->window_given && !forgets)
+        return cli_fail(CLI_USAGE, "--window: %lld (only with window or sinks in --cache)",
+                        (long long)o->window);
     return status == CLI_OK && o->svg ? check_svg(o->svg) : status;
 }
 

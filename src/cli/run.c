@@ -133,6 +133,7 @@ static int set_limit(const run_options *o, const cli_prompt *prompt, cli_generat
     fb_model_info info;
     g->limit = o->tokens;
     g->past_end = o->endless;
+    g->keep_all = o->json;
     if (g->session_options.cache != FB_CACHE_DENSE) return CLI_OK;
     fb_model_get_info(g->model, &info);
     int64_t left = info.context - prompt->count;

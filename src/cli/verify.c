@@ -6,9 +6,9 @@
 #include <stdlib.h>
 
 #include "cli/json_out.h"
+#include "cli/memory.h"
 #include "cli/model.h"
 #include "cli/output.h"
-#include "cli/memory.h"
 #include "cli/verify.h"
 
 /* fabs, because a NaN has a sign, too. */
@@ -219,8 +219,9 @@ int cli_verify(const cli_command *command, int argc, char **argv) {
                      .max_positionals = 1};
     int status;
     if (!cli_args_parse(&args, argc, argv, &status)) return status;
-    if (golden && stream.cache_given)
-        return cli_fail(CLI_USAGE, "--cache: with --golden (a golden says which cache it is for)");
+    if (golden && (stream.cache_given || stream.sinks_given || stream.window_given))
+        return cli_fail(CLI_USAGE,
+                        "--cache, --sinks, --window: with --golden (a golden says which cache it is for)");
     char *path;
     fb_model *model;
     status = cli_model_open(args.positional_count ? args.positionals[0] : NULL, &path, &model);

@@ -52,16 +52,20 @@ static fb_status settle_ring(const fb_program *p, fb_session_options *o, fb_ring
     /* The last token's position in the cache is sinks + window. */
     if (o->sinks < 0 || o->sinks >= p->context)
         return fb_fail(err, FB_ERROR_USAGE,
-                       "sinks: %lld (0 to %lld: with a window they fit the model's context, %lld)",
+                       "sinks: %lld (0 to %lld: with a window at most the model's context, %lld)",
                        (long long)o->sinks, (long long)p->context - 1, (long long)p->context);
     int64_t most = p->context - o->sinks, window = o->window;
     if (!window) {
-        window = (p->context < DEFAULT_REACH ? p->context : DEFAULT_REACH) - 1 - o->sinks;
-        if (window < 1) window = most;
+        int64_t reach = p->context < DEFAULT_REACH ? p->context : DEFAULT_REACH;
+        window = reach - 1 - o->sinks; /* the token itself is in the cache, too */
+        if (window < 1)
+            return fb_fail(err, FB_ERROR_USAGE,
+                           "window: none given, and %lld sinks leave none of %lld tokens",
+                           (long long)o->sinks, (long long)reach);
     }
     if (window < 1 || window > most || window > MAX_WINDOW)
         return fb_fail(err, FB_ERROR_USAGE,
-                       "window: %lld (1 to %lld: with %lld sinks it fits the model's context, %lld)",
+                       "window: %lld (1 to %lld: with %lld sinks at most the model's context, %lld)",
                        (long long)window, (long long)(most < MAX_WINDOW ? most : MAX_WINDOW),
                        (long long)o->sinks, (long long)p->context);
     o->window = window;

@@ -125,7 +125,11 @@ static fb_status start(fb_session *s, fb_error *err) {
     FB_TRY(fb_cache_settle(&s->model->spec->program, &s->options, chunk, &s->ring, err));
     FB_TRY(fb_dtype_parse_kv(s->options.kv, s->options.act, &s->kv, err));
     FB_TRY(make_plan(s, err));
-    return open_engine(s, NULL, err);
+    FB_TRY(open_engine(s, NULL, err));
+    /* The caller's words have been understood, and may go. */
+    s->options.isa = s->options.isa ? fb_session_isa(s) : NULL;
+    s->options.fuse = s->options.kv = s->options.machine = s->options.backend = NULL;
+    return FB_OK;
 }
 
 fb_status fb_session_create(const fb_model *model, const fb_session_options *options, fb_session **out,
@@ -210,12 +214,12 @@ static fb_status run_step(fb_session *s, const int32_t *ids, int64_t rows, int64
                     .on_hidden = s->options.on_hidden ? forward_hidden : NULL,
                     .user = s};
     s->step_position = s->position;
-    s->broken = true;
-    FB_TRY(s->backend->run(s->engine, &step, err));
-    s->broken = false;
-    s->position += rows;
-    if (s->position > s->furthest) s->furthest = s->position;
-    return FB_OK;
+    if (s->position + rows > s->furthest) s->furthest = s->position + rows;
+    fb_status status = s->backend->run(s->engine, &step, err);
+    /* Without memory nothing has begun, or what has will be written again. */
+    s->broken = status != FB_OK && status != FB_ERROR_MEMORY;
+    if (status == FB_OK) s->position += rows;
+    return status;
 }
 
 fb_status fb_session_prefill(fb_session *s, const int32_t *ids, int64_t count, fb_error *err) {
@@ -255,7 +259,9 @@ fb_status fb_session_logits(fb_session *s, const float **logits, int64_t *rows, 
     *logits = NULL;
     if (rows) *rows = 0;
     if (vocab) *vocab = 0;
-    if (!s->logits_rows) return fb_fail(err, FB_ERROR_USAGE, "logits: no tokens yet (prefill first)");
+    if (!s->logits_rows)
+        return fb_fail(err, FB_ERROR_USAGE,
+                       "logits: no token since the session began or was trimmed (prefill first)");
     if (s->plan.program.logits == FB_NONE)
         return fb_fail(err, FB_ERROR_USAGE,
                        "logits: not computed (the session is greedy and head_argmax is on)");
@@ -267,7 +273,9 @@ fb_status fb_session_logits(fb_session *s, const float **logits, int64_t *rows, 
 
 fb_status fb_session_best(fb_session *s, int32_t *id, fb_error *err) {
     *id = 0;
-    if (!s->logits_rows) return fb_fail(err, FB_ERROR_USAGE, "best token: no tokens yet (prefill first)");
+    if (!s->logits_rows)
+        return fb_fail(err, FB_ERROR_USAGE,
+                       "best token: no token since the session began or was trimmed (prefill first)");
     if (s->plan.program.logits == FB_NONE) {
         *id = s->best;
     } else {
@@ -297,17 +305,20 @@ void fb_session_reset(fb_session *s) {
 
 /* However often it went back before. */
 static int64_t trimmable(const fb_session *s) {
-    return s->position - (s->furthest - fb_cache_trimmable(&s->ring, s->furthest));
+    return s->broken ? 0 : s->position - (s->furthest - fb_cache_trimmable(&s->ring, s->furthest));
 }
 
 fb_status fb_session_trim(fb_session *s, int64_t count, fb_error *err) {
     int64_t back = trimmable(s);
     if (s->broken)
         return fb_fail(err, FB_ERROR_USAGE, "session: a step was stopped (reset the session first)");
-    if (count < s->position - back || count > s->position)
+    if (count < 0 || count > s->position)
+        return fb_fail(err, FB_ERROR_USAGE, "trim: to %lld tokens (0 to %lld, which there are)",
+                       (long long)count, (long long)s->position);
+    if (count < s->position - back)
         return fb_fail(err, FB_ERROR_USAGE,
-                       "trim: to %lld tokens (%lld to %lld: what came before is forgotten)", (long long)count,
-                       (long long)(s->position - back), (long long)s->position);
+                       "trim: to %lld tokens (%lld to %lld: what the next one would see is forgotten)",
+                       (long long)count, (long long)(s->position - back), (long long)s->position);
     s->position = count;
     s->logits_rows = 0;
     return FB_OK;

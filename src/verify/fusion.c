@@ -246,8 +246,13 @@ static fb_status run_plain(proof *p, fb_error *err) {
     FB_TRY(fb_script_make(p->model, p->options->chunk, &p->script, err));
     /* So that the ring turns, in the prefill and in the decode steps. */
     if (p->options->cache == FB_CACHE_WINDOW) p->settled.sinks = 0;
-    if (p->options->cache != FB_CACHE_DENSE && !p->options->window)
-        p->settled.window = p->script.tokens / 4 > 1 ? p->script.tokens / 4 : 1;
+    if (p->options->cache != FB_CACHE_DENSE && !p->options->window) {
+        p->settled.window = (p->script.tokens - p->options->sinks) / 4;
+        if (p->settled.window < 1)
+            return fb_fail(
+                err, FB_ERROR_USAGE, "sinks: %lld (at most %lld of the %lld tokens that are compared)",
+                (long long)p->options->sinks, (long long)p->script.tokens - 4, (long long)p->script.tokens);
+    }
     fb_session_options o = *p->options;
     o.fuse = "none";
     FB_TRY(fb_tape_record(p->model, &o, &p->script, NULL, &p->plain, err));

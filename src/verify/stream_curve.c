@@ -87,6 +87,13 @@ static fb_status read_text(stream *s, fb_error *err) {
 
 /* ---- all of it ---- */
 
+/* What a window keeps besides, so that it sees as many tokens as a cache with sinks beside it. */
+static int64_t sinks_beside(const fb_curve_options *o) {
+    for (int32_t i = 0; i < o->kind_count; i++)
+        if (o->kinds[i] == FB_CACHE_SINKS) return o->session.sinks;
+    return 0;
+}
+
 static fb_status check(const stream *s, const fb_model *model, const int32_t *ids, int64_t count,
                        fb_error *err) {
     const fb_curve_options *o = s->options;
@@ -96,12 +103,16 @@ static fb_status check(const stream *s, const fb_model *model, const int32_t *id
         for (int32_t j = 0; j < i; j++)
             if (o->kinds[i] == o->kinds[j])
                 return fb_fail(err, FB_ERROR_USAGE, "cache: %s (twice)", fb_cache_name(o->kinds[i]));
-    if (o->session.sinks < 0 || o->session.sinks >= model->info.context)
-        return fb_fail(err, FB_ERROR_USAGE, "sinks: %lld (0 to %lld: with a window they fit the context)",
-                       (long long)o->session.sinks, (long long)model->info.context - 1);
-    if (o->session.window < 0 || o->session.window > model->info.context)
-        return fb_fail(err, FB_ERROR_USAGE, "window: %lld (1 to %lld, the model's context)",
-                       (long long)o->session.window, (long long)model->info.context);
+    int64_t context = model->info.context, sinks = sinks_beside(o);
+    if (sinks < 0 || sinks >= context)
+        return fb_fail(err, FB_ERROR_USAGE,
+                       "sinks: %lld (0 to %lld: with a window at most the model's context, %lld)",
+                       (long long)sinks, (long long)context - 1, (long long)context);
+    if (o->session.window < 0 || o->session.window > context - sinks)
+        return fb_fail(err, FB_ERROR_USAGE,
+                       "window: %lld (1 to %lld: with %lld sinks at most the model's context, %lld)",
+                       (long long)o->session.window, (long long)(context - sinks), (long long)sinks,
+                       (long long)context);
     if (o->every < 1)
         return fb_fail(err, FB_ERROR_USAGE, "every: %lld tokens (at least 1)", (long long)o->every);
     if (count < (s->front ? 1 : 2))
@@ -119,7 +130,7 @@ static fb_status open_cache(stream *s, const fb_model *model, fb_cache_kind cach
     o.cache = cache;
     o.capacity = cache == FB_CACHE_DENSE ? s->count - 1 : 0;
     o.beyond_context = true;
-    if (cache == FB_CACHE_WINDOW && o.window) o.window += o.sinks;
+    if (cache == FB_CACHE_WINDOW && o.window) o.window += sinks_beside(s->options);
     o.chunk = s->piece;
     o.all_logits = true;
     o.greedy = o.profile = false;

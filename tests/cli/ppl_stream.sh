@@ -113,7 +113,7 @@ for option in "--sinks 4" "--window 20" "--every 10" "--svg x.svg"; do
     refuses "$option without --cache" 2 "${option% *}: needs --cache\$" ppl -f $oz $option
 done
 refuses "--every 0" 2 '--every: 0 \(1 to ' ppl -f $oz --cache sinks --every 0
-refuses "a window beyond the context" 2 'window: 509 \(1 to 508: with 4 sinks it fits' ppl -f $oz --cache sinks --window 509
+refuses "a window beyond the context" 2 'window: 509 \(1 to 508: with 4 sinks at most' ppl -f $oz --cache sinks --window 509
 refuses "sinks beyond the context" 2 'sinks: 512 \(0 to 511: ' ppl -f $oz --cache sinks --sinks 512
 : >"$work/empty"
 refuses "an empty file" 2 'text: 0 tokens \(at least 1\)$' ppl -f "$work/empty" --cache sinks

@@ -39,6 +39,17 @@ wait $endless
 is "endless: exit status after Ctrl-C" $? 130
 holds "endless: more text than the context has" test "$(wc -c <"$work/out")" -gt 3000
 
+# ---- an end token is a new paragraph
+cp -rL models/storyteller "$work/ends"
+id=$("$FUSEBOX" run "$work/ends" --temp 0 -n 3 -p "$prompt" --json | jq '.tokens[2]')
+jq -c ".eos_token_id = $id" models/storyteller/config.json >"$work/ends/config.json"
+[ ! -f "$work/ends/generation_config.json" ] || rm "$work/ends/generation_config.json"
+fusebox run "$work/ends" --temp 0 -n 20 -p "$prompt" --json
+is "an end token ends a run" "$(jq -c '[.stop, (.tokens | length)]' "$work/out")" '["end",2]'
+fusebox run "$work/ends" --stream --temp 0 -n 20 -p "$prompt" --json
+is "and not a stream" "$(jq -c '[.stop, (.tokens | length), .tokens[2]]' "$work/out")" "[\"length\",20,$id]"
+holds "which has a paragraph there" jq -e '.text | contains("\n\n")' "$work/out"
+
 # ---- verify
 for name in neox-parallel llama-gqa-tied; do
     golden=tests/data/golden/streaming/$name.safetensors
@@ -63,14 +74,18 @@ refuses "sinks of a dense cache" 2 "--sinks: 3 \(only with --cache sinks\)$" run
 refuses "window of a dense cache" 2 "--window: 3 \(only with --cache window or sinks\)$" run --window 3
 refuses "a stream and a dense cache" 2 "--stream: with --cache dense \(window or sinks" run --stream --cache dense
 refuses "endless JSON" 2 "--json: with --stream \(give -n N" run --stream --json
-refuses "a window beyond the context" 2 "window: 600 \(1 to 508: with 4 sinks it fits the model's context, 512\)$" \
+refuses "a window beyond the context" 2 "window: 600 \(1 to 508: with 4 sinks at most the model's context, 512\)$" \
     run --stream --window 600
-refuses "too many sinks" 2 "sinks: 512 \(0 to 511: with a window they fit the model's context, 512\)$" \
+refuses "too many sinks" 2 "sinks: 512 \(0 to 511: with a window at most the model's context, 512\)$" \
     run --stream --sinks 512
 refuses "an unknown cache" 2 "--cache: .*dense, window, sinks" run --cache sparse
 refuses "learned positions" 2 "cache: sinks \(this model has learned positions" verify tests/data/golden/gpt2 --cache sinks
-refuses "a golden and a cache" 2 "--cache: with --golden \(a golden says which cache it is for\)$" verify --cache sinks \
+refuses "a golden and a cache" 2 "--cache, --sinks, --window: with --golden \(a golden says which cache it is for\)$" verify --cache sinks \
     --golden tests/data/golden/streaming/storyteller-oz.safetensors
+refuses "a golden and a window" 2 "--cache, --sinks, --window: with --golden" verify --window 3 \
+    --golden tests/data/golden/streaming/storyteller-oz.safetensors
+refuses "sinks that leave nothing to forget" 2 "sinks: 70 \(at most 68 of the 72 tokens that are compared\)$" \
+    verify tests/data/golden/neox-parallel --cache sinks --sinks 70
 refuses "another model's golden" 2 ".*tensor input_ids: id " verify tests/data/golden/neox-parallel \
     --golden tests/data/golden/streaming/storyteller-oz.safetensors
 

@@ -11,15 +11,11 @@ FB_INLINE void put_scores(fb_dtype t, const unit *u, int64_t first, const desk *
     }
 }
 
-/* The other way round: probabilities as weights; of a ring, for all that the unit looks into. */
+/* The other way round: probabilities as weights. */
 FB_INLINE void get_weights(fb_dtype t, const unit *u, int64_t first, const desk *d, void *const *from) {
-    int64_t all = u->ring->window ? unit_count_in(u, u->n - 1, first) : 0;
-    for (int64_t n = 0; n < u->n; n++) {
-        float *weights = d->scores + n * FB_ATTN_BLOCK;
-        int64_t count = unit_count_in(u, n, first);
-        widen_row(t, vf_address(t, from[n], first), count, weights);
-        for (int64_t j = count; j < all; j++) weights[j] = 0;
-    }
+    for (int64_t n = 0; n < u->n; n++)
+        widen_row(t, vf_address(t, from[n], first), unit_count_in(u, n, first),
+                  d->scores + n * FB_ATTN_BLOCK);
 }
 
 static void scores_of(const fb_call *call, const unit *u, const desk *d, fb_dtype t, void *const *to) {
@@ -41,7 +37,7 @@ static void values_of(const fb_call *call, const unit *u, const fb_view *out, co
         if (span.end <= span.begin) continue;
         block values = values_at(kv, u, first, d);
         FB_FOR_DTYPE(t, T, get_weights(T, u, first, d, from));
-        FB_KERNEL(unit_values)(u, &values, first, span, d);
+        FB_KERNEL(unit_values)(u, &values, first, d);
     }
     for (int64_t n = 0; n < u->n; n++) {
         void *y = fb_view_at(out, unit_row(u, n), unit_head(u, n));

@@ -6,8 +6,8 @@
  * width, in this order, and a weighted sum takes the positions one after the other, so that no bit depends on
  * unit, tile or lane.
  *
- * Of a ring, blocks are of slots. A slot that an item does not see has a score of -INFINITY, so a weight of
- * 0; parts of a block that nobody sees are not read. */
+ * Of a ring, blocks are of slots. A slot that an item does not see has a score of -INFINITY; parts of a block
+ * that nobody sees are not read. */
 #ifndef FB_BACKEND_CPU_ATTENTION_H
 #define FB_BACKEND_CPU_ATTENTION_H
 
@@ -60,6 +60,15 @@ FB_INLINE void ring_runs(const fb_ring *r, int64_t position, int64_t back, range
     if (back > after) back = after;
     run[1] = (range){r->begin + (head > back ? head - back : 0), r->begin + head + 1};
     if (back > head) run[2] = (range){r->begin + r->size - (back - head), r->begin + r->size};
+}
+
+/* The columns of the block at `first` that item i sees, in order, and how many runs of them there may be. */
+FB_INLINE int unit_runs(const unit *u, int64_t i, int64_t first, range *run) {
+    run[0] = (range){0, unit_count_in(u, i, first)};
+    if (!u->ring->window) return 1;
+    ring_runs(u->ring, unit_position(u, i), u->ring->window, run);
+    for (int k = 0; k < RUNS; k++) run[k] = range_in(run[k].begin, run[k].end, first);
+    return RUNS;
 }
 
 /* The columns of the block at `first` between which lies all that items of the unit see; none: end <= begin.
@@ -180,7 +189,7 @@ FB_INLINE void load_all_queries(const fb_call *call, const unit *u, const desk *
 void FB_KERNEL(unit_scores)(const unit *u, const block *keys, int64_t first, range span, float scale,
                             const desk *d);
 
-/* d->sum += d->scores, which are weights now, times the values in `span` of the block at `first`. */
-void FB_KERNEL(unit_values)(const unit *u, const block *values, int64_t first, range span, const desk *d);
+/* d->sum += d->scores, which are weights now, times the values of the block at `first`. */
+void FB_KERNEL(unit_values)(const unit *u, const block *values, int64_t first, const desk *d);
 
 #endif

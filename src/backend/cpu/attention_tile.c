@@ -115,12 +115,11 @@ static void score_columns(const unit *u, const block *b, int64_t first, range co
 static void hide(const unit *u, int64_t n, int64_t first, int64_t end, float *scores) {
     range run[RUNS];
     int64_t at = 0;
-    ring_runs(u->ring, unit_position(u, n), u->ring->window, run);
+    unit_runs(u, n, first, run);
     for (int i = 0; i < RUNS; i++) {
-        range seen = range_in(run[i].begin, run[i].end, first);
-        if (seen.end <= seen.begin) continue;
-        while (at < seen.begin) scores[at++] = -INFINITY;
-        at = seen.end;
+        if (run[i].end <= run[i].begin) continue;
+        while (at < run[i].begin) scores[at++] = -INFINITY;
+        at = run[i].end;
     }
     while (at < end) scores[at++] = -INFINITY;
 }
@@ -137,21 +136,46 @@ void FB_KERNEL(unit_scores)(const unit *u, const block *b, int64_t first, range 
             hide(u, n, first, unit_count_in(u, u->n - 1, first), d->scores + n * FB_ATTN_BLOCK);
 }
 
-/* What all of a tile see first, then for each what it sees besides. Of a ring, all have weights for all. */
-void FB_KERNEL(unit_values)(const unit *u, const block *b, int64_t first, range span, const desk *d) {
+static void weigh(const block *b, const uint8_t *next, int nq, range columns, const float *weights,
+                  float *sum, int64_t stride) {
+    FB_FOR_DTYPE(
+        b->dtype, T,
+        FOR_TILE(nq, N, weigh_tile(T, N, weights, b, next, columns.begin, columns.end, sum, stride)));
+}
+
+/* One run of columns of nq items: what all of them see at once, and before and after it for each what it sees
+ * besides. What an item does not see is never multiplied, not even by zero: it may be NaN. */
+static void weigh_run(const block *b, const uint8_t *next, int nq, const range *seen, const float *weights,
+                      float *sum, int64_t stride) {
+    range all = seen[0];
+    for (int k = 1; k < nq; k++) {
+        if (seen[k].begin > all.begin) all.begin = seen[k].begin;
+        if (seen[k].end < all.end) all.end = seen[k].end;
+    }
+    bool none = all.end <= all.begin;
+    for (int k = 0; k < nq; k++) {
+        range before = {seen[k].begin, none ? seen[k].end : all.begin};
+        weigh(b, NULL, 1, before, weights + k * FB_ATTN_BLOCK, sum + k * stride, stride);
+    }
+    if (none) return;
+    weigh(b, next, nq, all, weights, sum, stride);
+    for (int k = 0; k < nq; k++) {
+        range after = {all.end, seen[k].end};
+        weigh(b, NULL, 1, after, weights + k * FB_ATTN_BLOCK, sum + k * stride, stride);
+    }
+}
+
+void FB_KERNEL(unit_values)(const unit *u, const block *b, int64_t first, const desk *d) {
     for (int64_t n = 0; n < u->n; n += TILE) {
-        int nq = u->n - n < TILE ? (int)(u->n - n) : TILE;
-        int64_t common = u->ring->window ? span.end : unit_count_in(u, n, first);
-        const float *weights = d->scores + n * FB_ATTN_BLOCK;
-        float *sum = d->sum + n * d->stride;
-        FB_FOR_DTYPE(
-            b->dtype, T,
-            FOR_TILE(nq, N,
-                     weigh_tile(T, N, weights, b, n ? NULL : b->next, span.begin, common, sum, d->stride)));
-        if (u->ring->window) continue;
-        for (int k = 1; k < nq; k++)
-            FB_FOR_DTYPE(b->dtype, T,
-                         weigh_tile(T, 1, weights + k * FB_ATTN_BLOCK, b, NULL, common,
-                                    unit_count_in(u, n + k, first), sum + k * d->stride, d->stride));
+        int nq = u->n - n < TILE ? (int)(u->n - n) : TILE, runs = 1;
+        range seen[RUNS][TILE];
+        for (int k = 0; k < nq; k++) {
+            range run[RUNS];
+            runs = unit_runs(u, n + k, first, run);
+            for (int i = 0; i < runs; i++) seen[i][k] = run[i];
+        }
+        for (int i = 0; i < runs; i++)
+            weigh_run(b, n ? NULL : b->next, nq, seen[i], d->scores + n * FB_ATTN_BLOCK,
+                      d->sum + n * d->stride, d->stride);
     }
 }

@@ -51,7 +51,7 @@ static void attend_flash(const fb_call *call, const unit *u, const desk *d) {
                 add_block(&state[n], d->scores + n * FB_ATTN_BLOCK, count, d->sum + n * d->stride, d->stride);
         }
         block values = values_at(kv, u, first, d);
-        FB_KERNEL(unit_values)(u, &values, first, span, d);
+        FB_KERNEL(unit_values)(u, &values, first, d);
     }
     for (int64_t n = 0; n < u->n; n++) {
         void *y = fb_view_at(out, unit_row(u, n), unit_head(u, n));

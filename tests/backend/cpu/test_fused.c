@@ -550,8 +550,7 @@ static bool slot_is_seen(const fb_ring *ring, int64_t position, int64_t slot) {
     return false;
 }
 
-/* Filled, it has something in every slot that the step looks into: zeros between the sinks and the ring, and
- * large numbers where nobody should look. */
+/* Filled, it has numbers in every slot that a token of the step sees, and NaN elsewhere. */
 static fb_kv ring_cache(fb_dtype t, const struct shape *s, const fb_ring *ring, int64_t position, bool fill) {
     int64_t slots = ring->window ? ring->begin + ring->size : position + ROWS + 1;
     int64_t capacity = (slots + FB_KV_LANES - 1) / FB_KV_LANES * FB_KV_LANES;
@@ -560,8 +559,7 @@ static fb_kv ring_cache(fb_dtype t, const struct shape *s, const fb_ring *ring, 
     kv.v = take(cache_bytes(&kv));
     for (int64_t h = 0; fill && h < s->kv_heads; h++)
         for (int64_t slot = 0; slot < fb_ring_count(ring, position + ROWS - 1); slot++) {
-            bool gap = slot >= ring->sinks && slot < ring->begin;
-            double size = gap ? 0 : slot_is_seen(ring, position, slot) ? 1 : 1000;
+            double size = slot_is_seen(ring, position, slot) ? 1 : (double)NAN;
             for (int64_t i = 0; i < s->width; i++) {
                 fb_dtype_set(t, fb_key_at(&kv, h, slot), i * FB_KV_LANES,
                              size * fbt_random_normal(&random_numbers));

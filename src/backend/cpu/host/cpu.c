@@ -52,27 +52,13 @@ static int64_t scratch_floats(const fb_engine *e) {
     return aligned((most + 64) * 4) / 4;
 }
 
-/* A cache of this engine's own. Pages that nobody writes to cost nothing: it is not cleared but between the
- * sinks and the ring, where values are read with a weight of zero. */
+/* A cache of this engine's own. Pages that nobody writes to cost nothing: it is not cleared. */
 static fb_status take_cache(fb_engine *e, uint8_t **out, fb_error *err) {
-    const fb_frame *f = &e->frame;
     char what[64];
     void *memory;
-    fb_frame_cache_name(f, what, sizeof what);
-    FB_TRY(fb_memory_take(what, fb_frame_cache_bytes(f), &memory, err));
+    fb_frame_cache_name(&e->frame, what, sizeof what);
+    FB_TRY(fb_memory_take(what, fb_frame_cache_bytes(&e->frame), &memory, err));
     *out = memory;
-    const fb_ring *ring = &f->options.ring;
-    for (int64_t layer = 0; layer < f->bound.program->layers && ring->begin > ring->sinks; layer++) {
-        fb_kv kv = fb_frame_cache(f, *out, layer);
-        size_t size = (size_t)fb_dtype_size(kv.dtype);
-        for (int64_t head = 0; head < kv.heads; head++)
-            for (int64_t slot = ring->sinks; slot < ring->begin; slot++) {
-                memset(fb_value_at(&kv, head, slot), 0, (size_t)kv.width * size);
-                uint8_t *key = fb_key_at(&kv, head, slot);
-                for (int64_t i = 0; i < kv.width; i++)
-                    memset(key + (size_t)(i * FB_KV_LANES) * size, 0, size);
-            }
-    }
     return FB_OK;
 }
 
@@ -90,8 +76,23 @@ static fb_status start_cache(fb_engine *e, fb_error *err) {
     return fb_fail_memory(err, "KV cache", sizeof *e->cache);
 }
 
+/* What tokens before `position` left in the slots, and no more: the rest may never be needed. */
+static void copy_cache(const fb_engine *e, uint8_t *to, int64_t position) {
+    const fb_frame *f = &e->frame;
+    int64_t slots = position ? fb_ring_count(&f->options.ring, position - 1) : 0;
+    slots = (slots + FB_KV_LANES - 1) / FB_KV_LANES * FB_KV_LANES; /* keys lie side by side */
+    for (int64_t layer = 0; layer < f->bound.program->layers; layer++) {
+        fb_kv from = fb_frame_cache(f, e->cache->memory, layer), copy = fb_frame_cache(f, to, layer);
+        size_t bytes = (size_t)(slots * from.width * fb_dtype_size(from.dtype));
+        for (int64_t head = 0; head < from.heads; head++) {
+            memcpy(fb_key_at(&copy, head, 0), fb_key_at(&from, head, 0), bytes);
+            memcpy(fb_value_at(&copy, head, 0), fb_value_at(&from, head, 0), bytes);
+        }
+    }
+}
+
 /* Before a step writes to it, a shared cache becomes a copy. */
-static fb_status own_cache(fb_engine *e, fb_error *err) {
+static fb_status own_cache(fb_engine *e, int64_t position, fb_error *err) {
     if (fb_shared_alone(e->cache)) return FB_OK;
     uint8_t *memory;
     FB_TRY(take_cache(e, &memory, err));
@@ -100,7 +101,7 @@ static fb_status own_cache(fb_engine *e, fb_error *err) {
         free(memory);
         return fb_fail_memory(err, "KV cache", sizeof *own);
     }
-    memcpy(memory, e->cache->memory, (size_t)fb_frame_cache_bytes(&e->frame));
+    copy_cache(e, memory, position);
     free(fb_shared_leave(e->cache));
     e->cache = own;
     return FB_OK;
@@ -257,7 +258,7 @@ static void run_lane(void *arg, int32_t index) {
 }
 
 static fb_status cpu_run(fb_engine *e, const fb_step *step, fb_error *err) {
-    FB_TRY(own_cache(e, err));
+    FB_TRY(own_cache(e, step->position, err));
     e->step = step;
     e->stopped = false;
     e->op_began = e->frame.options.profile ? fb_now() : 0;

@@ -5,12 +5,16 @@ static int64_t count_of(const fb_call *call, int64_t row) {
     return fb_ring_count(&call->kv.ring, call->position + row);
 }
 
+static bool sees(const fb_call *call, int64_t row, int64_t slot) {
+    return fb_ring_sees(&call->kv.ring, call->position + row, slot);
+}
+
 static double score_of(const fb_call *call, int64_t row, int64_t head, int64_t slot) {
     const fb_kv *kv = &call->kv;
     const fb_view *q = &call->in[slot < kv->ring.sinks];
     int64_t group = q->heads / kv->heads;
     double sum = 0;
-    if (!fb_ring_sees(&kv->ring, call->position + row, slot)) return -INFINITY;
+    if (!sees(call, row, slot)) return -INFINITY;
     REF_FOR(i, q->width) sum += ref_get(q, row, head, i) * ref_key(kv, head / group, slot, i);
     return sum * (double)call->attr.scale;
 }
@@ -44,7 +48,8 @@ void fb_cpu_attn_values_ref(const fb_call *call, const fb_lane *lane) {
     REF_FOR(i, out->width) {
         double sum = 0;
         REF_FOR(j, count_of(call, row))
-        sum += ref_get(&call->in[0], row, head, j) * ref_value(&call->kv, head / group, j, i);
+        if (sees(call, row, j))
+            sum += ref_get(&call->in[0], row, head, j) * ref_value(&call->kv, head / group, j, i);
         ref_set(out, row, head, i, sum);
     }
 }
@@ -66,7 +71,8 @@ static void attend(const fb_call *call, const fb_lane *lane) {
         REF_FOR(j, count) total += exp(score[j] - most);
         REF_FOR(i, q->width) {
             double sum = 0;
-            REF_FOR(j, count) sum += exp(score[j] - most) / total * ref_value(kv, head / group, j, i);
+            REF_FOR(j, count)
+            if (sees(call, row, j)) sum += exp(score[j] - most) / total * ref_value(kv, head / group, j, i);
             ref_set(&call->out[0], row, head, i, sum);
         }
     }

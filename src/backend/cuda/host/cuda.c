@@ -13,7 +13,7 @@
 struct fb_engine {
     fb_frame frame;
     fb_gpu *gpu;
-    char isa[16];
+    const char *isa;
     fb_cuda_weights *weights;
     uint8_t *memory; /* on the device: values, state, frequencies, scratch */
     fb_shared *cache;
@@ -47,6 +47,17 @@ static fb_status check_options(const fb_program *p, const fb_backend_options *o,
         return fb_fail(err, FB_ERROR_UNSUPPORTED, "cuda: heads of %lld elements (at most %d)",
                        (long long)p->head_dim, MOST_HEAD_DIM);
     return FB_OK;
+}
+
+/* "sm_90". Reports keep it when the engine is gone, so it must stay. */
+static const char *isa_of(const fb_cuda_limits *limits) {
+    static const char *const names[] = {"sm_80",  "sm_86",  "sm_87",  "sm_88",  "sm_89",  "sm_90",
+                                        "sm_100", "sm_101", "sm_103", "sm_110", "sm_120", "sm_121"};
+    char name[32];
+    snprintf(name, sizeof name, "sm_%d%d", limits->major, limits->minor);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(name, names[i]) == 0) return names[i];
+    return "sm_new";
 }
 
 /* The most that an op asks for; shapes count, not memory. */
@@ -181,7 +192,7 @@ static fb_status cuda_start(fb_engine *e, const fb_bound *bound, const fb_backen
     FB_TRY(fb_frame_init(&e->frame, bound, o, err));
     FB_TRY(fb_gpu_open(o->device, &e->gpu, err));
     const fb_cuda_limits *limits = fb_gpu_limits(e->gpu);
-    snprintf(e->isa, sizeof e->isa, "sm_%d%d", limits->major, limits->minor);
+    e->isa = isa_of(limits);
     fb_gpu_context(e->gpu, &e->cx);
     e->cx.overlap = limits->major >= 9 && !o->profile;
     FB_TRY(fb_cuda_weights_take(e->gpu, o->device, bound, &e->weights, err));
