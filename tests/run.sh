@@ -90,7 +90,7 @@ program() { # program NAME COMMAND...
     fi
 }
 
-# Under the sanitizers nothing is timed: as many programs at once as there are cores, for `program` to look at later.
+# What is not timed runs early, as many programs at once as there are cores, for `program` to look at later.
 run_early() { # run_early LABEL DIR < sources
     mkdir -p "$scratch/early"
     SCRATCH=$scratch LABEL=$1 DIR=$2 TEST_SECONDS=$TEST_SECONDS xargs -P "$(nproc)" -I{} bash -c '
@@ -111,6 +111,8 @@ unit() { # unit DIR LABEL ARGUMENT...
         echo "# san: cli/cuda.sh, cli/stream_oz.sh: not run: the first for the same reason, the second is minutes of what stream.sh does"
         sources=$(grep -vE 'backend/cuda/|backend/cpu/test_fused|verify/test_fusion' <<<"$sources")
         run_early "$label" "$dir" <<<"$sources"
+    else # where times count, or threads, programs run alone
+        grep -E 'tests/(arch|backend|corrupt|file|model|text|verify)/' <<<"$sources" | run_early "$label" "$dir"
     fi
     for source in $sources; do
         name=${source#tests/}
