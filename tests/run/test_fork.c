@@ -90,6 +90,8 @@ static void no_memory_for_the_copy(void **state) {
     fb_session_options o;
     fb_error err;
     fb_session_options_default(&o);
+    o.capacity = 50000; /* 400 MB, which nobody has left over */
+    o.beyond_context = true;
     fb_session *s = session_of(&o), *fork;
     assert_ok(fb_session_fork(s, &fork, &err), &err);
     struct rlimit before, tight;
@@ -99,7 +101,7 @@ static void no_memory_for_the_copy(void **state) {
     assert_int_equal(setrlimit(RLIMIT_AS, &tight), 0);
     fb_status refused = fb_session_decode(fork, 7, &err);
     assert_int_equal(setrlimit(RLIMIT_AS, &before), 0);
-    assert_refused(refused, FB_ERROR_MEMORY, &err, "KV cache of 512 tokens");
+    assert_refused(refused, FB_ERROR_MEMORY, &err, "KV cache of 50000 tokens");
     assert_int_equal(fb_session_position(fork), 4);
     assert_int_equal(next_of(fork, 7), next_of(s, 7));
     fb_session_free(fork);

@@ -258,7 +258,7 @@ static void refusals(void **state) {
     o = options(2, INT64_MAX, 8);
     refuse(bare, &o, ids, IDS, FB_ERROR_USAGE, "window: 9223372036854775807|128");
     o = options(2, 127, 8);
-    refuse(bare, &o, ids, IDS, FB_ERROR_USAGE, "window: 129|128");
+    refuse(bare, &o, ids, IDS, FB_ERROR_USAGE, "window: 127|1 to 126: with 2 sinks|128");
     refuse(bare, &good, ids, 1, FB_ERROR_USAGE, "text: 1 tokens|at least 2");
     refuse(bare, &good, ids, -1, FB_ERROR_USAGE, "text: -1 tokens");
     refuse(story, &good, ids, 0, FB_ERROR_USAGE, "text: 0 tokens|at least 1");
