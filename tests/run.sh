@@ -93,34 +93,35 @@ program() { # program NAME COMMAND...
 # What is not timed runs early, as many programs at once as there are cores, for `program` to look at later.
 run_early() { # run_early LABEL DIR < sources
     mkdir -p "$scratch/early"
-    SCRATCH=$scratch LABEL=$1 DIR=$2 TEST_SECONDS=$TEST_SECONDS xargs -P "$(nproc)" -I{} bash -c '
+    FUSEBOX=$(realpath "$2")/fusebox SCRATCH=$scratch LABEL=$1 DIR=$2 TEST_SECONDS=$TEST_SECONDS xargs -P "$(nproc)" -I{} bash -c '
         source={} name=${source#tests/} status=0 start=$EPOCHREALTIME
-        name="$LABEL: ${name%.c}" at=$SCRATCH/early/${name//\//.}
-        timeout -k 10 "$TEST_SECONDS" "$DIR/${source%.c}" >"$at.log" 2>&1 </dev/null || status=$?
+        name="$LABEL: ${name%.c}" at=$SCRATCH/early/${name//\//.} command=$DIR/${source%.c}
+        case $source in *.sh) command="bash $source" ;; esac
+        timeout -k 10 "$TEST_SECONDS" $command >"$at.log" 2>&1 </dev/null || status=$?
         echo "$status $(((${EPOCHREALTIME/./} - ${start/./}) / 1000))" >"$at.status"'
 }
 
 unit() { # unit DIR LABEL ARGUMENT...
-    local dir=$1 label=$2 source name sources
+    local dir=$1 label=$2 source name sources scripts
     shift 2
     build "$dir" "$@" tests || { bad "$label: build"; return; }
     sources=$(find tests -name 'test_*.c' | sort)
+    scripts=$(find tests/cli -name '*.sh' ! -name lib.sh | sort)
     if [ "$label" = san ]; then
         echo "# san: backend/cuda: not run: the emulated device changes stacks, which the sanitizers do not follow"
         echo "# san: backend/cpu/test_fused, verify/test_fusion: not run: two minutes each; kernel tests end at pages that may not be touched"
         echo "# san: cli/cuda.sh, cli/stream_oz.sh: not run: the first for the same reason, the second is minutes of what stream.sh does"
         sources=$(grep -vE 'backend/cuda/|backend/cpu/test_fused|verify/test_fusion' <<<"$sources")
-        run_early "$label" "$dir" <<<"$sources"
-    else # where times count, or threads, programs run alone
-        grep -E 'tests/(arch|backend|corrupt|file|model|text|verify)/' <<<"$sources" | run_early "$label" "$dir"
+        scripts=$(grep -vE 'cli/(cuda|stream_oz)\.sh' <<<"$scripts")
+        run_early "$label" "$dir" <<<"$sources"$'\n'"$(grep -vE 'cli/(bench|plan|profile)' <<<"$scripts")"
+    else # where times count, or threads, programs run alone; the soak compares times side by side, and takes long
+        grep -E 'tests/(arch|backend|corrupt|file|model|text|verify)/|run/test_soak' <<<"$sources" | run_early "$label" "$dir"
     fi
     for source in $sources; do
         name=${source#tests/}
         program "$label: ${name%.c}" "$dir/${source%.c}"
     done
-    for source in tests/cli/*.sh; do
-        [ -f "$source" ] && [ "$source" != tests/cli/lib.sh ] || continue
-        if [ "$label" = san ] && grep -qE 'cli/(cuda|stream_oz)\.sh' <<<"$source"; then continue; fi
+    for source in $scripts; do
         FUSEBOX=$(realpath "$dir")/fusebox program "$label: ${source#tests/}" bash "$source"
     done
 }

@@ -30,7 +30,7 @@ holds "--stats: the cache" grep -qE '^cache +sinks: 4 first and 507 last tokens'
 # ---- without end, until it is stopped
 "$FUSEBOX" run --stream --seed 5 -p "$prompt" >"$work/out" 2>"$work/err" &
 endless=$!
-for _ in $(seq 100); do
+for _ in $(seq 300); do
     [ "$(wc -c <"$work/out")" -gt 3000 ] && break
     sleep 0.2
 done
