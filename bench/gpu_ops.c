@@ -469,7 +469,12 @@ static void make_attention(const spec *c, set *s) {
     call->in[0].heads = call->out[0].heads = c->heads;
     call->in[0].width = call->out[0].width = c->width;
     call->in[0].head_stride = call->out[0].head_stride = c->width;
-    call->kv = (fb_kv){s->keys.at, s->values.at, FB_F16, c->kv_heads, c->capacity, c->width};
+    call->kv = (fb_kv){.k = s->keys.at,
+                       .v = s->values.at,
+                       .dtype = FB_F16,
+                       .heads = c->kv_heads,
+                       .capacity = c->capacity,
+                       .width = c->width};
     call->attr.scale = (float)scale_of(c);
 }
 

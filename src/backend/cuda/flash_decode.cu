@@ -5,8 +5,6 @@
  * head to finish puts the splits together, in their order. Of a ring, splits are of slots. */
 #include "backend/cuda/attention.cuh"
 
-#define THREADS 128
-#define WARPS   (THREADS / FB_WARP)
 #define SPLIT                                                                                                \
     128 /* a split is a multiple of this: the first one needs no putting together, which takes 3 us */
 #define MOST_SPLITS 64
@@ -14,8 +12,14 @@
 
 #define LOG2_E 1.4426950408889634f
 
-/* Keys of a tile: in float32 half as many, for a block to stay within 99 KB at a width of 256. */
-template <class K> struct tile { static const int n = sizeof(K) == 4 ? 32 : 64; };
+/* Threads of a block, and keys of a tile. One item alone takes latency, not bandwidth: WHOLE blocks ask for a
+ * whole split at once, which took 2 us of 6 at Pythia's shape. Several items have enough to do with half of
+ * it. In float32 tiles are half as long; wide heads have no WHOLE blocks, to stay within 99 KB of shared memory
+ * at a width of 256. */
+#define MOST_WHOLE 128 /* columns */
+template <class K, bool WHOLE> struct tile {
+    static const int threads = WHOLE ? 256 : 128, n = threads / 2 / (sizeof(K) == 4 ? 2 : 1);
+};
 
 static int split_length(int64_t capacity) { return fb_ceil(capacity, SPLIT * MOST_SPLITS) * SPLIT; }
 static int split_count(int64_t capacity) { return fb_ceil(capacity, split_length(capacity)); }
@@ -36,7 +40,7 @@ struct partials {
 };
 
 /* Rows [0, n) of a tile of keys or values; rows of `stride` bytes there. */
-template <class K>
+template <int THREADS, class K>
 FB_DEVICE void stage(uint8_t *to, const K *from, int n, int width, int chunks, int stride, bool wide) {
     constexpr int E = 16 / sizeof(K);
     int row = threadIdx.x / chunks, c = threadIdx.x % chunks, rows = THREADS / chunks,
@@ -69,7 +73,7 @@ FB_DEVICE void add(float4 *sum, float w, float4 x) {
 #define EARLY 4
 
 /* All splits of the items, of which each has `active`. `room`: shared memory. */
-template <int M>
+template <int THREADS, int M>
 FB_DEVICE void combine(const fb_attention &a, const partials &p, int kv_head, int item, int live, int active,
                        int wp, float *room) {
     int warp = threadIdx.x / FB_WARP, lane = threadIdx.x % FB_WARP, items = a.rows * a.group;
@@ -88,7 +92,7 @@ FB_DEVICE void combine(const fb_attention &a, const partials &p, int kv_head, in
         early[n] =
             (int)threadIdx.x < all * turns && s < active ? __ldcg(mine + s * quads) : make_float4(0, 0, 0, 0);
     }
-    for (int m = warp; m < live; m += WARPS) {
+    for (int m = warp; m < live; m += THREADS / FB_WARP) {
         float most[2], total[2];
         for (int i = 0; i < 2; i++) {
             int s = lane + i * FB_WARP;
@@ -127,7 +131,7 @@ FB_DEVICE void combine(const fb_attention &a, const partials &p, int kv_head, in
 }
 
 /* Queries [M][wp], in units of log2(e): zeros where there are none. */
-template <int M>
+template <int THREADS, int M>
 FB_DEVICE void load_queries(const fb_attention &a, int kv_head, int item, int live, bool sink, int wp,
                             float *q) {
     for (int i = threadIdx.x; i < M * wp; i += THREADS) {
@@ -139,9 +143,10 @@ FB_DEVICE void load_queries(const fb_attention &a, int kv_head, int item, int li
     }
 }
 
-template <class K, int M, bool RING>
-__global__ void __launch_bounds__(THREADS) decode_kernel(fb_attention a, partials p) {
-    constexpr int E = 16 / sizeof(K), N = tile<K>::n, LANES = THREADS / N;
+template <class K, int M, bool RING, bool WHOLE>
+__global__ void __launch_bounds__((tile<K, WHOLE>::threads)) decode_kernel(fb_attention a, partials p) {
+    constexpr int THREADS = tile<K, WHOLE>::threads, E = 16 / sizeof(K), N = tile<K, WHOLE>::n,
+                  LANES = THREADS / N;
     fb_let_next_start();
     fb_wait_for_previous();
     int past = RING ? fb_past(a.slots) : (int)*a.slots.position;
@@ -166,10 +171,10 @@ __global__ void __launch_bounds__(THREADS) decode_kernel(fb_attention a, partial
     const K *k = (const K *)a.k + (kv_head * a.capacity + begin) * a.width;
     const K *v = (const K *)a.v + (kv_head * a.capacity + begin) * a.width;
 
-    stage(keys, k, min(N, end - begin), a.width, chunks, stride, a.wide);
-    stage(values, v, min(N, end - begin), a.width, chunks, stride, a.wide);
-    load_queries<M>(a, kv_head, item, live, false, wp, q);
-    if (RING && begin < a.second) load_queries<M>(a, kv_head, item, live, true, wp, sink_q);
+    stage<THREADS>(keys, k, min(N, end - begin), a.width, chunks, stride, a.wide);
+    stage<THREADS>(values, v, min(N, end - begin), a.width, chunks, stride, a.wide);
+    load_queries<THREADS, M>(a, kv_head, item, live, false, wp, q);
+    if (RING && begin < a.second) load_queries<THREADS, M>(a, kv_head, item, live, true, wp, sink_q);
     if (threadIdx.x < M) {
         most[threadIdx.x] = -INFINITY;
         total[threadIdx.x] = 0;
@@ -224,11 +229,11 @@ __global__ void __launch_bounds__(THREADS) decode_kernel(fb_attention a, partial
         }
         __syncthreads();
         if (next < end)
-            stage(keys, k + (int64_t)(next - begin) * a.width, min(N, end - next), a.width, chunks, stride,
+            stage<THREADS>(keys, k + (int64_t)(next - begin) * a.width, min(N, end - next), a.width, chunks, stride,
                   a.wide);
         else
             fb_copy_commit();
-        for (int m = warp; m < M; m += WARPS) {
+        for (int m = warp; m < M; m += THREADS / FB_WARP) {
             float s[N / FB_WARP], here = -INFINITY, sums = 0;
 #pragma unroll
             for (int i = 0; i < N / FB_WARP; i++) {
@@ -270,7 +275,7 @@ __global__ void __launch_bounds__(THREADS) decode_kernel(fb_attention a, partial
         }
         __syncthreads();
         if (next < end)
-            stage(values, v + (int64_t)(next - begin) * a.width, min(N, end - next), a.width, chunks, stride,
+            stage<THREADS>(values, v + (int64_t)(next - begin) * a.width, min(N, end - next), a.width, chunks, stride,
                   a.wide);
         else
             fb_copy_commit();
@@ -287,6 +292,7 @@ __global__ void __launch_bounds__(THREADS) decode_kernel(fb_attention a, partial
     for (int i = threadIdx.x; i < live * wp; i += THREADS) {
         int m = i / wp, col = i % wp;
         float sum = sums[m * wp + col];
+#pragma unroll 4
         for (int n = 1; n < turns; n++) sum += sums[(n * M + m) * wp + col];
         if (active > 1)
             p.sums[(base + m * p.splits) * wp + col] = sum;
@@ -307,12 +313,12 @@ __global__ void __launch_bounds__(THREADS) decode_kernel(fb_attention a, partial
     __syncthreads();
     if (!last) return;
     __threadfence();
-    combine<M>(a, p, kv_head, item, live, active, wp, sums);
+    combine<THREADS, M>(a, p, kv_head, item, live, active, wp, sums);
 }
 
-template <class K, int M, bool RING>
-static int launch_ring(const fb_attention *a, const fb_cuda_context *cx) {
-    constexpr int E = 16 / sizeof(K), N = tile<K>::n;
+template <class K, int M, bool RING, bool WHOLE>
+static int launch_as(const fb_attention *a, const fb_cuda_context *cx) {
+    constexpr int THREADS = tile<K, WHOLE>::threads, E = 16 / sizeof(K), N = tile<K, WHOLE>::n;
     int chunks = fb_ceil(a->width, E), wp = chunks * E, items = a->rows * a->group;
     partials p;
     p.counters = (unsigned *)(void *)cx->scratch;
@@ -330,7 +336,13 @@ static int launch_ring(const fb_attention *a, const fb_cuda_context *cx) {
     /* Heads first: splits beyond the position, which a recorded graph has, then start last. */
     dim3 grid((unsigned)a->kv_heads, (unsigned)fb_ceil(fb_attention_reach(a, cx), p.length),
               (unsigned)fb_ceil(items, M));
-    return FB_LAUNCH(cx, grid, THREADS, (size_t)shared, (decode_kernel<K, M, RING>), *a, p);
+    return FB_LAUNCH(cx, grid, THREADS, (size_t)shared, (decode_kernel<K, M, RING, WHOLE>), *a, p);
+}
+
+template <class K, int M, bool RING> static int launch_ring(const fb_attention *a, const fb_cuda_context *cx) {
+    if constexpr (M == 1)
+        if (a->width <= MOST_WHOLE) return launch_as<K, M, RING, true>(a, cx);
+    return launch_as<K, M, RING, false>(a, cx);
 }
 
 template <class K, int M> static int launch_decode(const fb_attention *a, const fb_cuda_context *cx) {

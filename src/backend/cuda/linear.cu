@@ -39,39 +39,24 @@ static int chunk_of(fb_dtype dtype) {
  * warps of the device busy. */
 static void shape_of(mv_segment *seg, int chunk) {
     seg->chunks = (seg->cols + chunk - 1) / chunk;
-    seg->shift = 5;
-    seg->lanes = 1 << seg->shift;
-    int steps = (seg->chunks + seg->lanes - 1) / seg->lanes;
+    int steps = (seg->chunks + FB_WARP - 1) / FB_WARP;
     seg->pieces = (steps + MV_STEPS - 1) / MV_STEPS;
     seg->steps = (steps + seg->pieces - 1) / seg->pieces;
     seg->pieces = (steps + seg->steps - 1) / seg->steps;
+    seg->skip_units = MV_WARPS / seg->pieces;
+    seg->skip_pieces = MV_WARPS % seg->pieces;
 }
 
-void mv_plan_units(mv_plan *plan, int rows_at_once, int ms) {
-    int last = plan->segments - 1;
-    plan->unit = plan->groups = plan->items = plan->slots = 0;
-    for (int s = 0; s <= last; s++) {
-        int rows = FB_WARP / plan->seg[s].lanes * rows_at_once;
-        if (rows > plan->unit) plan->unit = rows;
-    }
-    for (int s = 0; s <= last; s++) {
+void mv_plan_blocks(mv_plan *plan, int at_once, int grid) {
+    plan->slots = plan->partials = 0;
+    for (int s = 0; s < plan->segments; s++) {
         mv_segment *seg = &plan->seg[s];
-        seg->passes = plan->unit / (FB_WARP / seg->lanes * rows_at_once);
-        seg->items = seg->passes * seg->pieces;
-        seg->group = plan->groups;
-        if (plan->combined) {
-            plan->items += seg->items;
-            plan->slots += seg->pieces;
-        } else {
-            if (seg->items > plan->items) plan->items = seg->items;
-            if (seg->pieces > plan->slots) plan->slots = seg->pieces;
-        }
-        if (!plan->combined || s == 0) plan->groups += (seg->rows + plan->unit - 1) / plan->unit;
+        int units = (seg->rows + at_once - 1) / at_once;
+        seg->each = units / grid;
+        seg->more = units % grid;
+        if (plan->combined) plan->slots += seg->pieces;
+        plan->partials += (seg->each + (seg->more > 0)) * at_once * seg->pieces;
     }
-    /* 4 KiB of partial sums, if that is a group's worth. */
-    int floats = plan->unit * ms * plan->slots;
-    plan->batch = 1024 / floats > 1 ? 1024 / floats : 1;
-    plan->partials = plan->batch * floats;
 }
 
 void mv_plan_rows(mv_plan *plan, int row) {
@@ -104,16 +89,14 @@ static void plan_segment(mv_plan *plan, int at, const fb_call *call, int s, bool
     bool floats = fb_dtype_is_float(w->dtype);
     seg->rows = (int32_t)w->rows;
     seg->cols = (int32_t)w->cols;
-    seg->raw_at = seg->norm_at = -1;
     shape_of(seg, chunk_of(w->dtype));
     seg->w = (const uint8_t *)w->data;
     if (floats) {
-        seg->row_bytes = w->cols * fb_dtype_size(w->dtype);
+        seg->row_bytes = (int32_t)(w->cols * fb_dtype_size(w->dtype));
         if (seg->row_bytes % 16 || !fb_aligned(seg->w, 16)) plan->aligned = false;
     } else {
-        seg->row_bytes = w->cols / 32 * (w->dtype == FB_Q4_0 ? 16 : 32);
+        seg->row_bytes = (int32_t)(w->cols / 32 * (w->dtype == FB_Q4_0 ? 16 : 32));
         seg->scales = (const uint16_t *)(seg->w + w->rows * seg->row_bytes);
-        if (w->cols / 32 % 2) plan->aligned = false; /* scales are copied in pairs */
     }
     seg->x = call->in[s].data;
     seg->x_stride = call->in[s].row_stride;

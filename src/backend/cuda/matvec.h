@@ -6,28 +6,30 @@
 
 #define MV_MOST_ROWS   8
 #define MV_MOST_BLOCKS 1024 /* of head_argmax */
-#define MV_THREADS     512  /* at most */
-#define MV_AHEAD       8 /* chunks that a lane has asked for: 512 * 8 * 16 bytes are 64 KiB a multiprocessor */
-#define MV_STEPS       5    /* chunks of a piece that a lane takes, at most */
+#define MV_THREADS     512
+#define MV_WARPS       (MV_THREADS / FB_WARP)
+#define MV_COPIERS     128  /* threads that bring x */
+#define MV_STEPS       8    /* chunks of a piece that a lane takes, at most */
+#define MV_DEPTH       4    /* slots of a warp's ring, at most */
+#define MV_EARLY       2    /* slots that are filled before x is there */
 #define MV_TOO_LARGE   (-1) /* x does not fit into shared memory */
 
 typedef struct mv_segment {
     const uint8_t *w; /* floats, or the integers of blocks */
     const uint16_t *scales;
-    int64_t row_bytes;
-    int32_t rows, cols;
-    int32_t chunks, shift, lanes, steps, pieces; /* the order of sums: shape_of in linear.cu */
-    int32_t passes;     /* of a warp over the rows of a group, one by one: a power of two */
-    int32_t items;      /* passes * pieces */
-    int32_t group;      /* its first one */
-    int32_t each, more; /* matvec_one.cuh: rows of a block, by R, and how many blocks have one more */
+    int32_t row_bytes, rows, cols;
+    int32_t chunks, steps, pieces; /* the order of sums: shape_of in linear.cu */
+    int32_t each, more;            /* units of R rows of a block, and how many blocks have one more */
+    int32_t skip_units, skip_pieces; /* what MV_WARPS pieces are: units, and pieces of another */
     /* The input, staged once for all segments that read the same. */
     const void *x;
     int64_t x_stride;
     int32_t x_bytes;         /* of a staged row */
     int32_t x_at, same;      /* its place in shared memory; the segment that stages it */
-    int32_t raw_at, norm_at; /* of x before its norm, and of the norm's weights; -1: not in shared memory */
+    int32_t raw_at;          /* of x before its norm; -1: not in shared memory */
     bool stages, same_stats; /* same_stats: as the segment that was staged before */
+    bool same_raw;           /* raw_at is another segment's, too, which copies it */
+    bool copies;             /* x is staged as it is, copied whole */
     fb_op_kind norm, act;
     float eps;
     const void *norm_w, *norm_b, *bias;
@@ -36,8 +38,7 @@ typedef struct mv_segment {
     int64_t out_stride;
 } mv_segment;
 
-/* The outputs are one range of groups of `unit` rows of a segment, or, combined, of the same rows of all
- * segments. Each has `items` pieces of work for a warp, which leave `slots` partial sums for each row. */
+/* The outputs are the rows of all segments, or, combined, those that all segments have in common. */
 typedef struct mv_plan {
     mv_segment seg[FB_MAX_SEGMENTS];
     int32_t segments, ms; /* ms: rows of x */
@@ -52,14 +53,20 @@ typedef struct mv_plan {
     const float *given; /* the sums of segment 1, or NULL */
     float2 *results;    /* head_argmax: [blocks, MV_MOST_ROWS], or NULL */
     unsigned *counter;
-    int32_t unit, groups, items, slots;
-    int32_t batch, partials; /* groups between two barriers; floats of their partial sums */
-    int32_t partial_at, ring_at, scales_at;
+    int32_t slots;    /* partial sums of an output, where segments are combined */
+    int32_t partials; /* floats of a block's partial sums for a row of x */
+    int32_t partial_at;
+    /* The warps' rings (matvec_ring.cuh). */
+    int32_t depth;                /* slots of each */
+    int32_t ring_at, heads_at;    /* in shared memory; barriers follow the heads */
+    int32_t slot_bytes, slot_row; /* of a slot; of one of its rows */
+    int32_t scale_at, scale_row;  /* the scales in a slot, and those of a row; 0: they are not there */
 } mv_plan;
 
-void mv_plan_units(mv_plan *plan, int rows_at_once, int ms);
 /* Moves the plan to rows `row` … of x. */
 void mv_plan_rows(mv_plan *plan, int row);
+/* Divides the rows, by `at_once`, among `grid` blocks; sets slots and partials. */
+void mv_plan_blocks(mv_plan *plan, int at_once, int grid);
 
 /* By the weights' type. */
 int mv_launch_float(const mv_plan *plan, const fb_cuda_context *cx);

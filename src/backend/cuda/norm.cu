@@ -122,6 +122,7 @@ __global__ void __launch_bounds__(threads < 128 ? 128 : threads) norm_fast(norm_
         }
 
     fb_row_stats stats = {0, 0};
+    const float inverse = fb_norm_inverse(args.n);
 #pragma unroll
     for (int pass = 0; pass < 2; pass++) {
         if (pass == 0 && args.norm != FB_OP_LAYERNORM) continue;
@@ -141,9 +142,9 @@ __global__ void __launch_bounds__(threads < 128 ? 128 : threads) norm_fast(norm_
             sum = fb_norm_tree_shared(room + pass * FB_NORM_LANES);
         }
         if (pass == 0)
-            stats.mean = sum / (float)args.n;
+            stats.mean = fb_norm_mean(sum, args.n, inverse);
         else
-            stats.scale = fb_norm_scale(sum, args.n, args.eps);
+            stats.scale = fb_norm_scale(sum, inverse, args.eps);
     }
 
     for (int k = 0; k < 2; k++) {
@@ -179,7 +180,7 @@ template <class T> __global__ void __launch_bounds__(FB_NORM_LANES) norm_any(nor
             }
         x = sum;
     }
-    fb_row_stats stats = fb_norm_stats(args.norm, x, args.n, args.eps, room);
+    fb_row_stats stats = fb_norm_stats<false>(args.norm, x, args.n, args.eps, room);
     for (int c = (int)threadIdx.x; c * FB_CHUNK < args.n; c += FB_NORM_LANES)
         for (int i = c * FB_CHUNK; i < args.n && i < (c + 1) * FB_CHUNK; i++) {
             float v = fb_widen(x[i]); /* before either is written: y may lie where x did */

@@ -92,52 +92,67 @@ template <class T> FB_DEVICE int fb_norm_chunk(const T *x, int n, int c, bool fa
     return count < FB_CHUNK ? count : FB_CHUNK;
 }
 
-/* Virtual lane `lane` of x [n]: its sum, or with `square` that of the squared differences from `center`. */
-template <class T> FB_DEVICE float fb_norm_lane(const T *x, int n, int lane, bool square, float center) {
-    bool fast = fb_aligned(x, 16);
+/* Virtual lane `lane` of x [n]: its sum, or with `square` that of the squared differences from `center`.
+ * WHOLE: x begins at a multiple of 16 bytes, and n is one of 8. */
+template <bool WHOLE, class T>
+FB_DEVICE float fb_norm_lane(const T *x, int n, int lane, bool square, float center) {
+    bool fast = WHOLE || fb_aligned(x, 16);
     float sum = 0;
+#pragma unroll 1
     for (int c = lane; c * FB_CHUNK < n; c += FB_NORM_LANES) {
         float v[FB_CHUNK];
-        int count = fb_norm_chunk(x, n, c, fast, v);
+        int count = FB_CHUNK;
+        if (WHOLE)
+            fb_load_8(x + (int64_t)c * FB_CHUNK, v);
+        else
+            count = fb_norm_chunk(x, n, c, fast, v);
         sum = square ? fb_norm_add_square(sum, v, count, center) : fb_norm_add(sum, v, count);
     }
     return sum;
 }
 
-FB_DEVICE float fb_norm_scale(float square, int n, float eps) {
-    return 1.0f / sqrtf(square / (float)n + eps);
+/* 1 / n is known long before the sums are, which then wait for no division: the quotient, but for its last
+ * digit at times. */
+FB_DEVICE float fb_norm_inverse(int n) { return 1.0f / (float)n; }
+FB_DEVICE float fb_norm_mean(float sum, int n, float inverse) {
+    float mean = sum * inverse;
+    return fmaf(fmaf(-mean, (float)n, sum), inverse, mean);
+}
+FB_DEVICE float fb_norm_scale(float square, float inverse, float eps) {
+    return rsqrtf(fmaf(square, inverse, eps));
 }
 
 /* Mean (0 for rmsnorm) and scale of the row x [n], in global or shared memory, in every thread. All threads
  * of a block of whole warps come here, however many they are. `room`: FB_NORM_ROOM floats of shared memory,
  * which may be used again, for another row too, after the next __syncthreads. */
-template <class T>
+template <bool WHOLE, class T>
 FB_DEVICE fb_row_stats fb_norm_stats(fb_op_kind norm, const T *x, int n, float eps, float *room) {
     int thread = (int)threadIdx.x, threads = (int)blockDim.x;
-    float mean = 0;
+    float mean = 0, inverse = fb_norm_inverse(n);
     if (norm == FB_OP_LAYERNORM) {
-        for (int v = thread; v < FB_NORM_LANES; v += threads) room[v] = fb_norm_lane(x, n, v, false, 0);
+        for (int v = thread; v < FB_NORM_LANES; v += threads) room[v] = fb_norm_lane<WHOLE>(x, n, v, false, 0);
         __syncthreads();
-        mean = fb_norm_tree_shared(room) / (float)n;
+        mean = fb_norm_mean(fb_norm_tree_shared(room), n, inverse);
     }
     room += FB_NORM_LANES;
-    for (int v = thread; v < FB_NORM_LANES; v += threads) room[v] = fb_norm_lane(x, n, v, true, mean);
+    for (int v = thread; v < FB_NORM_LANES; v += threads) room[v] = fb_norm_lane<WHOLE>(x, n, v, true, mean);
     __syncthreads();
-    return {mean, fb_norm_scale(fb_norm_tree_shared(room), n, eps)};
+    return {mean, fb_norm_scale(fb_norm_tree_shared(room), inverse, eps)};
 }
 
 /* The same by one warp alone, without shared memory: one row to each warp of a block that has several. */
-template <class T> FB_DEVICE fb_row_stats fb_norm_stats_warp(fb_op_kind norm, const T *x, int n, float eps) {
+template <bool WHOLE, class T>
+FB_DEVICE fb_row_stats fb_norm_stats_warp(fb_op_kind norm, const T *x, int n, float eps) {
     int thread = (int)threadIdx.x % FB_WARP;
-    float lanes[8], mean = 0;
+    float lanes[8], mean = 0, inverse = fb_norm_inverse(n);
     if (norm == FB_OP_LAYERNORM) {
 #pragma unroll
-        for (int k = 0; k < 8; k++) lanes[k] = fb_norm_lane(x, n, thread + k * FB_WARP, false, 0);
-        mean = fb_norm_tree(lanes) / (float)n;
+        for (int k = 0; k < 8; k++) lanes[k] = fb_norm_lane<WHOLE>(x, n, thread + k * FB_WARP, false, 0);
+        mean = fb_norm_mean(fb_norm_tree(lanes), n, inverse);
     }
 #pragma unroll
-    for (int k = 0; k < 8; k++) lanes[k] = fb_norm_lane(x, n, thread + k * FB_WARP, true, mean);
-    return {mean, fb_norm_scale(fb_norm_tree(lanes), n, eps)};
+    for (int k = 0; k < 8; k++) lanes[k] = fb_norm_lane<WHOLE>(x, n, thread + k * FB_WARP, true, mean);
+    return {mean, fb_norm_scale(fb_norm_tree(lanes), inverse, eps)};
 }
 
 /* A normalised element, before it is rounded to the activation dtype. Adding -0 changes nothing, and one fmaf

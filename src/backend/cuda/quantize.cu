@@ -1,4 +1,5 @@
-/* quantize: rows as blocks of 8-bit integers; eight threads a block. */
+/* quantize: rows as blocks of 8-bit integers; four threads a block. */
+#include "backend/cuda/chunk.cuh"
 #include "backend/cuda/quantize.cuh"
 
 #define THREADS 256
@@ -13,17 +14,21 @@ __global__ void __launch_bounds__(THREADS) quantize_rows(const T *x, int64_t x_s
     if (!there) number = total - 1; /* its warp still needs it */
     int part = (int)threadIdx.x % FB_Q8_THREADS;
     int64_t row = number / blocks, block = number % blocks;
-    const T *from = x + row * x_stride + 32 * block + 4 * part;
-    float v[4];
+    const T *from = x + row * x_stride + 32 * block + 8 * part;
+    float v[8];
+    if (fb_aligned(from, 16)) {
+        fb_load_8(from, v);
+    } else {
 #pragma unroll
-    for (int i = 0; i < 4; i++) v[i] = fb_widen(from[i]);
-    fb_quad quad = fb_quantize_quad(v);
+        for (int i = 0; i < 8; i++) v[i] = fb_widen(from[i]);
+    }
+    fb_eight eight = fb_quantize_eight(v);
     if (!there) return;
     fb_q8 *to = (fb_q8 *)(out + row * out_stride) + block;
-    ((uint32_t *)to->q)[part] = quad.word;
+    ((uint2 *)to->q)[part] = eight.words;
     if (part == 0) {
-        to->scale = quad.scale;
-        to->sum = quad.sum;
+        to->scale = eight.scale;
+        to->sum = eight.sum;
     }
 }
 

@@ -100,6 +100,7 @@ static inline void __syncthreads() {
     fb_emulated_block_meet();
     FB_EMULATED_FENCE();
 }
+static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 static inline void __syncwarp(uint32_t mask = 0xffffffffu) { fb_emulated_warp_meet(mask, 0); }
 static inline void __threadfence() {}
 static inline void __threadfence_block() {}

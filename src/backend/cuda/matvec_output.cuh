@@ -1,0 +1,197 @@
+/* The outputs of a matvec: partial sums are put together, and what is fused in is done to them. */
+#ifndef FB_BACKEND_CUDA_MATVEC_OUTPUT_CUH
+#define FB_BACKEND_CUDA_MATVEC_OUTPUT_CUH
+
+#include "backend/cuda/activation.cuh"
+#include "backend/cuda/matvec_ring.cuh"
+
+FB_DEVICE float mv_rounded(fb_dtype type, float x) {
+    return type == FB_F32 ? x : type == FB_F16 ? fb_rounded<fb_half>(x) : fb_rounded<fb_bfloat>(x);
+}
+/* Element i as it lies in memory, and as a float: between the two, nobody waits for it. */
+FB_DEVICE uint32_t mv_get(fb_dtype type, const void *p, int64_t i) {
+    return type == FB_F32 ? ((const uint32_t *)p)[i] : ((const uint16_t *)p)[i];
+}
+FB_DEVICE float mv_widen(fb_dtype type, uint32_t bits) {
+    return type == FB_F32   ? __uint_as_float(bits)
+           : type == FB_F16 ? fb_widen(fb_half{(uint16_t)bits})
+                            : fb_widen(fb_bfloat{(uint16_t)bits});
+}
+FB_DEVICE void mv_put(fb_dtype type, void *p, int64_t i, float x) {
+    if (type == FB_F32)
+        ((float *)p)[i] = x;
+    else if (type == FB_F16)
+        ((fb_half *)p)[i] = fb_narrow<fb_half>(x);
+    else
+        ((fb_bfloat *)p)[i] = fb_narrow<fb_bfloat>(x);
+}
+
+FB_DEVICE float mv_total(const float *partial, int pieces) {
+    float sum = partial[0];
+    for (int p = 1; p < pieces; p++) sum += partial[p];
+    return sum;
+}
+
+/* ---- each for itself -------------------------------------------------------------------------------------
+ */
+
+/* Where a block's partial sums are: [ms][plan.partials], of which an output has `slots` from `at` on. */
+struct mv_output {
+    int s, row, at; /* s: -1 if there are not so many */
+};
+/* Output number `o` of the block. */
+template <int R> FB_DEVICE mv_output mv_output_of(const mv_plan &plan, int o) {
+    int at = 0;
+#pragma unroll 1
+    for (int s = 0; s < (plan.combined ? 1 : plan.segments); s++) {
+        mv_share share = mv_share_of<R>(plan.seg[s]);
+        int rows = share.end - share.first, slots = plan.combined ? plan.slots : plan.seg[s].pieces;
+        if (o < rows) return {s, share.first + o, at + o * slots};
+        o -= rows;
+        at += rows * slots;
+    }
+    return {-1, 0, 0};
+}
+template <int R> FB_DEVICE int mv_outputs(const mv_plan &plan) {
+    int count = 0;
+#pragma unroll 1
+    for (int s = 0; s < (plan.combined ? 1 : plan.segments); s++) {
+        mv_share share = mv_share_of<R>(plan.seg[s]);
+        count += share.end - share.first;
+    }
+    return count;
+}
+
+/* What the plain linear and activation would have stored. */
+FB_DEVICE float mv_finished(const mv_plan &plan, const mv_segment &seg, uint32_t bias, float sum) {
+    if (seg.bias) sum += mv_widen(seg.bias_type, bias);
+    sum = mv_rounded(plan.type, sum);
+    return seg.act == FB_OP_COUNT ? sum : mv_rounded(plan.type, fb_activate(seg.act, sum));
+}
+
+/* What an output needs besides its sums: biases can be asked for at any time, the residual when the kernel
+ * before has ended. */
+struct mv_rest {
+    uint32_t bias[2], residual;
+};
+FB_DEVICE void mv_get_biases(const mv_plan &plan, const mv_output &output, mv_rest *rest) {
+    const mv_segment &seg = plan.seg[output.s];
+    if (seg.bias) rest->bias[0] = mv_get(seg.bias_type, seg.bias, output.row);
+    if (plan.combined && plan.seg[1].bias)
+        rest->bias[1] = mv_get(plan.seg[1].bias_type, plan.seg[1].bias, output.row);
+}
+FB_DEVICE void mv_get_residual(const mv_plan &plan, const mv_output &output, int m, mv_rest *rest) {
+    if (plan.combine == FB_COMBINE_ADD)
+        rest->residual = mv_get(plan.type, plan.residual, m * plan.residual_stride + output.row);
+}
+
+FB_DEVICE void mv_store(const mv_plan &plan, const mv_output &output, int m, const float *partial,
+                        const mv_rest &rest) {
+    const mv_segment &seg = plan.seg[output.s];
+    float v = mv_total(partial, seg.pieces);
+    if (plan.sums) { /* for a second launch to finish */
+        plan.sums[(int64_t)m * seg.rows + output.row] = v;
+        return;
+    }
+    v = mv_finished(plan, seg, rest.bias[0], v);
+    if (plan.combined) {
+        if (plan.combine == FB_COMBINE_MUL || plan.pair) {
+            float other = plan.given ? plan.given[(int64_t)m * seg.rows + output.row]
+                                     : mv_total(partial + seg.pieces, plan.seg[1].pieces);
+            other = mv_finished(plan, plan.seg[1], rest.bias[1], other);
+            v = plan.combine == FB_COMBINE_MUL ? v * other : mv_rounded(plan.type, v + other);
+        }
+        if (plan.combine == FB_COMBINE_ADD) v += mv_widen(plan.type, rest.residual);
+    }
+    mv_put(plan.type, seg.out, m * seg.out_stride + output.row, v);
+}
+
+/* All outputs of the block; `rest` is what the thread's first one needs (row 0 of x). */
+template <int R> FB_DEVICE void mv_finish(const mv_plan &plan, const float *partial, mv_rest rest) {
+    int outputs = mv_outputs<R>(plan), all = outputs * plan.ms;
+#pragma unroll 1
+    for (int i = (int)threadIdx.x; i < all; i += MV_THREADS) {
+        int m = plan.ms == 1 ? 0 : i / outputs;
+        mv_output output = mv_output_of<R>(plan, i - m * outputs);
+        if (m > 0 || i >= MV_THREADS) {
+            mv_get_biases(plan, output, &rest);
+            mv_get_residual(plan, output, m, &rest);
+        }
+        mv_store(plan, output, m, partial + m * plan.partials + output.at, rest);
+    }
+}
+
+/* ---- the best of them ------------------------------------------------------------------------------------
+ */
+
+struct mv_best {
+    float value;
+    int column;
+};
+
+/* The larger, the first among equals; a NaN above all. */
+FB_DEVICE mv_best mv_better(mv_best a, mv_best b) {
+    bool a_nan = a.value != a.value, b_nan = b.value != b.value;
+    bool second = a_nan != b_nan                ? b_nan
+                  : a_nan || a.value == b.value ? b.column < a.column
+                                                : b.value > a.value;
+    return second ? b : a;
+}
+FB_DEVICE mv_best mv_best_of_warp(mv_best best) {
+    for (int step = 16; step; step >>= 1) {
+        mv_best other = {__shfl_xor_sync(FB_ALL, best.value, step),
+                         __shfl_xor_sync(FB_ALL, best.column, step)};
+        best = mv_better(best, other);
+    }
+    return best;
+}
+
+/* Warp m looks at row m of x. */
+template <int R> FB_DEVICE mv_best mv_look(const mv_plan &plan, const float *partial) {
+    mv_best best = {-INFINITY, 0x7fffffff};
+    mv_share share = mv_share_of<R>(plan.seg[0]);
+    int pieces = plan.seg[0].pieces, m = (int)threadIdx.x / FB_WARP;
+    if (m >= plan.ms) return best;
+    partial += m * plan.partials;
+    for (int row = share.first + (int)threadIdx.x % FB_WARP; row < share.end; row += FB_WARP)
+        best = mv_better(
+            best, {mv_rounded(plan.type, mv_total(partial + (row - share.first) * pieces, pieces)), row});
+    return best;
+}
+
+/* Each block leaves its best, and the last one to do so takes the best of them. */
+FB_DEVICE void mv_best_of_all(const mv_plan &plan, mv_best best, int *shared) {
+    int m = (int)threadIdx.x / FB_WARP, lane = (int)threadIdx.x % FB_WARP;
+    if (m < plan.ms) {
+        best = mv_best_of_warp(best);
+        if (lane == 0) {
+            plan.results[blockIdx.x * MV_MOST_ROWS + m] =
+                make_float2(best.value, __int_as_float(best.column));
+            __threadfence();
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        *shared = atomicAdd(plan.counter, 1u) == gridDim.x - 1;
+        __threadfence();
+    }
+    __syncthreads();
+    if (!*shared) return;
+    if (m < plan.ms) {
+        best = {-INFINITY, 0x7fffffff};
+        for (int b = lane; b < (int)gridDim.x; b += FB_WARP) {
+            float2 of = __ldcg(plan.results + b * MV_MOST_ROWS + m);
+            best = mv_better(best, {of.x, __float_as_int(of.y)});
+        }
+        best = mv_best_of_warp(best);
+        float *out = (float *)plan.seg[0].out + m * plan.seg[0].out_stride;
+        if (lane == 0) {
+            out[0] = best.value;
+            out[1] = best.value != best.value ? -1.0f : (float)best.column;
+        }
+    }
+    if (threadIdx.x == 0) *plan.counter = 0;
+}
+
+#endif

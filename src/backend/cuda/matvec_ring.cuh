@@ -1,0 +1,269 @@
+/* How weights get to the warps.
+ *
+ * A block has some rows of each segment, R rows' pieces of them one after the other; its warps take turns. A
+ * warp has a ring of slots in shared memory. One of its lanes walks ahead, and asks for the pieces that come
+ * next into the slots that are free: with one bulk copy a row, which takes no register and no instruction of
+ * the other lanes. (Devices before sm_90: sixteen bytes a lane.) It leaves in the slot's head what the warp
+ * must know to multiply it, since looking that up takes longer than multiplying. */
+#ifndef FB_BACKEND_CUDA_MATVEC_RING_CUH
+#define FB_BACKEND_CUDA_MATVEC_RING_CUH
+
+#include "backend/cuda/matvec.h"
+#include "backend/cuda/matvec_products.cuh"
+
+#if !defined MV_NO_BULK && !defined FB_EMULATED && defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
+#define MV_BULK 1
+#else
+#define MV_BULK 0
+#endif
+
+/* ---- copies ----------------------------------------------------------------------------------------------
+ */
+
+#if MV_BULK
+FB_DEVICE uint32_t mv_shared(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+/* A barrier whose phase ends when one has said how many bytes to expect, and these have come. */
+FB_DEVICE void mv_barrier_make(uint64_t *barrier) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(mv_shared(barrier)) : "memory");
+}
+FB_DEVICE void mv_barriers_made() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+FB_DEVICE void mv_barrier_expect(uint64_t *barrier, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(mv_shared(barrier)),
+                 "r"(bytes)
+                 : "memory");
+}
+FB_DEVICE void mv_barrier_wait(uint64_t *barrier, int phase) {
+    asm volatile("{\n"
+                 ".reg .pred arrived;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 arrived, [%0], %1;\n"
+                 "@arrived bra there;\n"
+                 "bra again;\n"
+                 "there:\n"
+                 "}" ::"r"(mv_shared(barrier)),
+                 "r"(phase)
+                 : "memory");
+}
+FB_DEVICE void mv_bulk(void *to, const void *from, int bytes, uint64_t *barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+            mv_shared(to)),
+        "l"(from), "r"(bytes), "r"(mv_shared(barrier))
+        : "memory");
+}
+#endif
+
+/* ---- what comes when -------------------------------------------------------------------------------------
+ */
+
+/* A block's rows of a segment. */
+struct mv_share {
+    int first, end;
+};
+template <int R> FB_DEVICE mv_share mv_share_of(const mv_segment &seg) {
+    int block = (int)blockIdx.x, unit = block * seg.each + min(block, seg.more);
+    /* The last unit may be short, and a block have none. */
+    return {min(unit * R, seg.rows), min((unit + seg.each + (block < seg.more)) * R, seg.rows)};
+}
+
+/* The next piece: of R rows from `row` on, as far as they are before `end`, in segment s. */
+struct mv_walk {
+    int s, row, end, piece;
+    int partial; /* where the partial sums of `row` begin, in floats */
+};
+
+/* The first piece of segment s, or of the one after it … that has one; `left` pieces further. */
+template <int R> FB_DEVICE void mv_walk_into(const mv_plan &plan, mv_walk &walk, int s, int left) {
+    for (;; s++) {
+        const mv_segment &seg = plan.seg[s];
+        mv_share share = mv_share_of<R>(seg);
+        int units = (share.end - share.first + R - 1) / R, unit = left / seg.pieces;
+        int slots = plan.combined ? plan.slots : seg.pieces;
+        walk.s = s;
+        walk.end = share.end;
+        walk.row = share.first + unit * R;
+        walk.piece = left - unit * seg.pieces;
+        if (unit < units || s + 1 >= plan.segments) {
+            walk.partial += unit * R * slots;
+            return;
+        }
+        left -= units * seg.pieces;
+        walk.partial += plan.combined ? seg.pieces : (share.end - share.first) * slots;
+    }
+}
+
+/* Goes on by MV_WARPS pieces; there is none where walk.row is not before walk.end. */
+template <int R> FB_DEVICE void mv_walk_on(const mv_plan &plan, mv_walk &walk) {
+    const mv_segment &seg = plan.seg[walk.s];
+    int units = seg.skip_units, pieces = seg.pieces, slots = plan.combined ? plan.slots : pieces;
+    walk.piece += seg.skip_pieces;
+    if (walk.piece >= pieces) {
+        walk.piece -= pieces;
+        units++;
+    }
+    walk.row += units * R;
+    walk.partial += units * R * slots;
+    if (walk.row < walk.end || walk.s + 1 >= plan.segments) return;
+    /* What is left over goes on in the next segment. */
+    mv_share share = mv_share_of<R>(seg);
+    int over = (walk.row - walk.end) / R;
+    walk.partial -= (walk.row - share.first) * slots; /* where the segment's begin */
+    walk.partial += plan.combined ? pieces : (share.end - share.first) * slots;
+    mv_walk_into<R>(plan, walk, walk.s + 1, over * pieces + walk.piece);
+}
+
+/* ---- the ring --------------------------------------------------------------------------------------------
+ */
+
+/* What a slot holds. */
+struct __align__(16) mv_head {
+    int x_at, chunks; /* the staged rows of x, and how many chunks they have */
+    int first, count; /* the piece's chunks; count is 0 after the last piece */
+    int partial, far; /* where the first row's sum goes, and how far from it the next row's */
+    int rows, x_bytes;
+    int s, row; /* for what is not in the slot */
+    int none[2];
+};
+
+struct mv_ring {
+    uint8_t *slots;
+    mv_head *heads;     /* of the slots */
+    uint64_t *barriers; /* likewise */
+    int slot, phase;    /* the next one to be read, and how often the ring was read, modulo 2 */
+};
+
+#define MV_RING_BYTES (MV_WARPS * MV_DEPTH * (int)(sizeof(mv_head) + sizeof(uint64_t))) /* of heads, barriers */
+
+FB_DEVICE mv_ring mv_ring_of(const mv_plan &plan, uint8_t *shared) {
+    int warp = (int)threadIdx.x / FB_WARP;
+    mv_ring ring;
+    ring.slots = shared + plan.ring_at + warp * plan.depth * plan.slot_bytes;
+    ring.heads = (mv_head *)(shared + plan.heads_at) + warp * MV_DEPTH;
+    ring.barriers =
+        (uint64_t *)(shared + plan.heads_at + MV_WARPS * MV_DEPTH * sizeof(mv_head)) + warp * MV_DEPTH;
+    ring.slot = ring.phase = 0;
+    return ring;
+}
+
+/* Asks for the walk's piece, into a slot that all lanes have read, and walks on. On devices with bulk copies
+ * for the first lane of a warp only. */
+template <class W, int R, bool RING>
+FB_DEVICE void mv_fetch(const mv_plan &plan, const mv_ring &ring, int slot, mv_walk &walk) {
+    int lane = (int)threadIdx.x % FB_WARP;
+    if (walk.row >= walk.end) {
+        if (lane == 0) ring.heads[slot].count = 0;
+    } else {
+        const mv_segment &seg = plan.seg[walk.s];
+        const int per = 32 / mv_elements<W>::value; /* chunks of a block */
+        int first = walk.piece * seg.steps * FB_WARP, rows = min(walk.end - walk.row, R);
+        int count = min(seg.steps * FB_WARP, seg.chunks - first);
+        if (lane == 0) {
+            mv_head *head = ring.heads + slot;
+            *(int4 *)&head->x_at = make_int4(seg.x_at, seg.chunks, first, count);
+            *(int4 *)&head->partial = make_int4(walk.partial + walk.piece,
+                                                plan.combined ? plan.slots : seg.pieces, rows, seg.x_bytes);
+            if (!RING || mv_quantised<W>::value) *(int2 *)&head->s = make_int2(walk.s, walk.row);
+        }
+        if (RING) {
+            uint8_t *to = ring.slots + slot * plan.slot_bytes;
+            const uint8_t *from = seg.w + (int64_t)walk.row * seg.row_bytes + first * 16;
+            const uint16_t *scale = seg.scales + ((int64_t)walk.row * seg.chunks + first) / per;
+            bool scales = mv_quantised<W>::value && plan.scale_at;
+            int scale_bytes = count / per * 2;
+#if MV_BULK
+            uint64_t *barrier = ring.barriers + slot;
+            mv_barrier_expect(barrier, rows * (count * 16 + (scales ? scale_bytes : 0)));
+            /* Rows that are the slot's length lie there as they do in memory: one copy. */
+            bool whole = R > 1 && count * 16 == plan.slot_row && seg.pieces == 1;
+            int copies = whole ? 1 : rows, times = whole ? rows : 1;
+#pragma unroll 1
+            for (int r = 0; r < copies; r++) {
+                mv_bulk(to + r * plan.slot_row, from + (int64_t)r * seg.row_bytes, times * count * 16, barrier);
+                if (scales)
+                    mv_bulk(to + plan.scale_at + r * plan.scale_row, scale + r * (seg.chunks / per),
+                            times * scale_bytes, barrier);
+            }
+#else
+            for (int r = 0; r < rows; r++) {
+#pragma unroll 5
+                for (int at = lane; at < count; at += FB_WARP)
+                    fb_copy_16(to + r * plan.slot_row + at * 16, from + (int64_t)r * seg.row_bytes + at * 16);
+                if (!scales) continue;
+                const uint8_t *its = (const uint8_t *)(scale + r * (seg.chunks / per));
+                for (int at = lane * 16; at < scale_bytes; at += FB_WARP * 16)
+                    fb_copy_16(to + plan.scale_at + r * plan.scale_row + at, its + at);
+            }
+#endif
+        }
+        mv_walk_on<R>(plan, walk);
+    }
+    if (RING && !MV_BULK) fb_copy_commit();
+}
+
+/* Slots [from, to) are filled for the first time, in this order: the first ones before x is there, the others
+ * after it, since what is asked for first comes first. */
+template <class W, int R, bool RING>
+FB_DEVICE void mv_fill(const mv_plan &plan, const mv_ring &ring, mv_walk &walk, int from, int to) {
+#if MV_BULK
+    if (threadIdx.x % FB_WARP == 0) {
+        if (RING && from == 0) {
+#pragma unroll 1
+            for (int i = 0; i < plan.depth; i++) mv_barrier_make(ring.barriers + i);
+            mv_barriers_made();
+        }
+#else
+    {
+#endif
+        if (from == 0) {
+            walk.partial = 0;
+            mv_walk_into<R>(plan, walk, 0, (int)threadIdx.x / FB_WARP);
+        }
+#pragma unroll 1
+        for (int i = from; i < to; i++) mv_fetch<W, R, RING>(plan, ring, i, walk);
+    }
+    __syncwarp();
+}
+
+/* Until the next slot's piece has arrived. */
+FB_DEVICE void mv_arrive(const mv_plan &plan, const mv_ring &ring) {
+#if MV_BULK
+    (void)plan;
+    mv_barrier_wait(ring.barriers + ring.slot, ring.phase);
+#else
+    (void)ring;
+    switch (plan.depth) {
+    case 1:
+        fb_copy_wait<0>();
+        break;
+    case 2:
+        fb_copy_wait<1>();
+        break;
+    case 3:
+        fb_copy_wait<2>();
+        break;
+    default:
+        fb_copy_wait<3>();
+    }
+    __syncwarp();
+#endif
+}
+
+/* All lanes are about to have read the slot: it takes the walk's next piece. */
+template <class W, int R, bool RING>
+FB_DEVICE void mv_refill(const mv_plan &plan, mv_ring &ring, mv_walk &walk) {
+    __syncwarp();
+#if MV_BULK
+    if (threadIdx.x % FB_WARP == 0)
+#endif
+        mv_fetch<W, R, RING>(plan, ring, ring.slot, walk);
+    __syncwarp();
+    if (++ring.slot == plan.depth) {
+        ring.slot = 0;
+        ring.phase ^= 1;
+    }
+}
+
+#endif
