@@ -179,7 +179,8 @@ extern __shared__ __align__(16) unsigned char fb_shared_memory[];
 template <class... P, class... A>
 static int fb_launch(const fb_cuda_context *cx, dim3 grid, dim3 block, size_t shared_bytes,
                      void (*kernel)(P...), A... args) {
-    if (shared_bytes > 48 * 1024) {
+    /* Above 48 KiB, of which a kernel may have declared some itself, it must be asked for. */
+    if (shared_bytes > 47 * 1024) {
         cudaError_t raised = cudaFuncSetAttribute(
             (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
         if (raised != cudaSuccess) return raised;

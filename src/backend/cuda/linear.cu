@@ -97,6 +97,7 @@ static void plan_segment(mv_plan *plan, int at, const fb_call *call, int s, bool
     } else {
         seg->row_bytes = (int32_t)(w->cols / 32 * (w->dtype == FB_Q4_0 ? 16 : 32));
         seg->scales = (const uint16_t *)(seg->w + w->rows * seg->row_bytes);
+        if (w->cols % 256) plan->aligned = false; /* of whose rows scales do not begin at 16 bytes */
     }
     seg->x = call->in[s].data;
     seg->x_stride = call->in[s].row_stride;

@@ -11,7 +11,8 @@
 #define MV_COPIERS     128  /* threads that bring x */
 #define MV_STEPS       8    /* chunks of a piece that a lane takes, at most */
 #define MV_DEPTH       4    /* slots of a warp's ring, at most */
-#define MV_EARLY       2    /* slots that are filled before x is there */
+#define MV_EARLY       2    /* slots that are filled before x is there, of a block that reads no more … */
+#define MV_LONG        (384 << 10) /* … than this */
 #define MV_TOO_LARGE   (-1) /* x does not fit into shared memory */
 
 typedef struct mv_segment {
@@ -57,10 +58,10 @@ typedef struct mv_plan {
     int32_t partials; /* floats of a block's partial sums for a row of x */
     int32_t partial_at;
     /* The warps' rings (matvec_ring.cuh). */
-    int32_t depth;                /* slots of each */
+    int32_t depth, early;         /* slots of each; those that are filled before x is there */
     int32_t ring_at, heads_at;    /* in shared memory; barriers follow the heads */
     int32_t slot_bytes, slot_row; /* of a slot; of one of its rows */
-    int32_t scale_at, scale_row;  /* the scales in a slot, and those of a row; 0: they are not there */
+    int32_t scale_at, scale_row;  /* the scales in a slot, and those of a row */
 } mv_plan;
 
 /* Moves the plan to rows `row` … of x. */

@@ -124,7 +124,7 @@ struct __align__(16) mv_head {
     int first, count; /* the piece's chunks; count is 0 after the last piece */
     int partial, far; /* where the first row's sum goes, and how far from it the next row's */
     int rows, x_bytes;
-    int s, row; /* for what is not in the slot */
+    int s, row; /* where nothing is copied */
     int none[2];
 };
 
@@ -165,17 +165,17 @@ FB_DEVICE void mv_fetch(const mv_plan &plan, const mv_ring &ring, int slot, mv_w
             *(int4 *)&head->x_at = make_int4(seg.x_at, seg.chunks, first, count);
             *(int4 *)&head->partial = make_int4(walk.partial + walk.piece,
                                                 plan.combined ? plan.slots : seg.pieces, rows, seg.x_bytes);
-            if (!RING || mv_quantised<W>::value) *(int2 *)&head->s = make_int2(walk.s, walk.row);
+            if (!RING) *(int2 *)&head->s = make_int2(walk.s, walk.row);
         }
         if (RING) {
             uint8_t *to = ring.slots + slot * plan.slot_bytes;
             const uint8_t *from = seg.w + (int64_t)walk.row * seg.row_bytes + first * 16;
             const uint16_t *scale = seg.scales + ((int64_t)walk.row * seg.chunks + first) / per;
-            bool scales = mv_quantised<W>::value && plan.scale_at;
-            int scale_bytes = count / per * 2;
+            const bool scales = mv_quantised<W>::value;
+            int scale_bytes = scales ? count / per * 2 : 0;
 #if MV_BULK
             uint64_t *barrier = ring.barriers + slot;
-            mv_barrier_expect(barrier, rows * (count * 16 + (scales ? scale_bytes : 0)));
+            mv_barrier_expect(barrier, rows * (count * 16 + scale_bytes));
             /* Rows that are the slot's length lie there as they do in memory: one copy. */
             bool whole = R > 1 && count * 16 == plan.slot_row && seg.pieces == 1;
             int copies = whole ? 1 : rows, times = whole ? rows : 1;
