@@ -59,7 +59,7 @@ SOAK_TOKENS ?= 1000000
 soak: $(BUILD)/tests/run/test_soak
 	@$< $(SOAK_TOKENS)
 
-tests: $(TEST_PROGRAMS) $(CLI) $(LIB_EMULATED)
+tests: $(TEST_PROGRAMS) $(CLI) $(LIB_EMULATED) $(if $(LIB_EMULATED),$(BUILD)/bench/gpu_ops)
 fuzzers: $(FUZZ_TARGETS)
 
 # ---- layout and static checks ---------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ $(BUILD)/libfusebox_cuda.so: $(CUDA_OBJ) $(CUDA_HOST_OBJ) $(LIB_STATIC)
 	$(Q)$(NVCC) -shared -cudart static -Xlinker --exclude-libs,ALL -Xlinker -soname,$(@F) $^ -o $@ -ldl -lm
 
 # ---- the same kernels, compiled for the host, for the tests -----------------------------------------------------------
+# An address that is not a multiple of what is read or written there is a trap, as on a device.
 EMULATED_SRC := $(filter-out src/backend/cuda/device.cu,$(CUDA_SRC)) $(sort $(wildcard tests/support/emulate/*.cpp))
 EMULATED_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(EMULATED_SRC))
 # Not under the sanitizers, which do not follow its changes of stack.
@@ -44,7 +45,7 @@ $(BUILD)/obj/emulated/%.o: % | $(DEPS)
 	@mkdir -p $(@D)
 	$(call say,CXX,$< (emulated))
 	$(Q)$(CXX) -std=c++17 -D_GNU_SOURCE -O1 -g -ffp-contract=off -Wall -Wextra -Wno-unknown-pragmas -Wno-format-truncation -Wno-uninitialized -Wno-maybe-uninitialized -Werror -fPIC -fvisibility=hidden \
-	    -DFB_EMULATED -Iinclude -Isrc -Itests -MMD -MP -x c++ -c $< -o $@
+	    -fsanitize=alignment -fsanitize-undefined-trap-on-error -DFB_EMULATED -Iinclude -Isrc -Itests -MMD -MP -x c++ -c $< -o $@
 
 $(BUILD)/tests/libfusebox_cuda_emulated.so: $(EMULATED_OBJ) $(CUDA_HOST_OBJ) $(LIB_STATIC)
 	@mkdir -p $(@D)

@@ -14,8 +14,8 @@
 
 /* Threads of a block, and keys of a tile. One item alone takes latency, not bandwidth: WHOLE blocks ask for a
  * whole split at once, which took 2 us of 6 at Pythia's shape. Several items have enough to do with half of
- * it. In float32 tiles are half as long; wide heads have no WHOLE blocks, to stay within 99 KB of shared memory
- * at a width of 256. */
+ * it. In float32 tiles are half as long; wide heads have no WHOLE blocks, to stay within 99 KB of shared
+ * memory at a width of 256. */
 #define MOST_WHOLE 128 /* columns */
 template <class K, bool WHOLE> struct tile {
     static const int threads = WHOLE ? 256 : 128, n = threads / 2 / (sizeof(K) == 4 ? 2 : 1);
@@ -229,8 +229,8 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads)) decode_kernel(fb_at
         }
         __syncthreads();
         if (next < end)
-            stage<THREADS>(keys, k + (int64_t)(next - begin) * a.width, min(N, end - next), a.width, chunks, stride,
-                  a.wide);
+            stage<THREADS>(keys, k + (int64_t)(next - begin) * a.width, min(N, end - next), a.width, chunks,
+                           stride, a.wide);
         else
             fb_copy_commit();
         for (int m = warp; m < M; m += THREADS / FB_WARP) {
@@ -275,8 +275,8 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads)) decode_kernel(fb_at
         }
         __syncthreads();
         if (next < end)
-            stage<THREADS>(values, v + (int64_t)(next - begin) * a.width, min(N, end - next), a.width, chunks, stride,
-                  a.wide);
+            stage<THREADS>(values, v + (int64_t)(next - begin) * a.width, min(N, end - next), a.width, chunks,
+                           stride, a.wide);
         else
             fb_copy_commit();
     }
@@ -339,7 +339,8 @@ static int launch_as(const fb_attention *a, const fb_cuda_context *cx) {
     return FB_LAUNCH(cx, grid, THREADS, (size_t)shared, (decode_kernel<K, M, RING, WHOLE>), *a, p);
 }
 
-template <class K, int M, bool RING> static int launch_ring(const fb_attention *a, const fb_cuda_context *cx) {
+template <class K, int M, bool RING>
+static int launch_ring(const fb_attention *a, const fb_cuda_context *cx) {
     if constexpr (M == 1)
         if (a->width <= MOST_WHOLE) return launch_as<K, M, RING, true>(a, cx);
     return launch_as<K, M, RING, false>(a, cx);

@@ -52,12 +52,13 @@ FB_DEVICE void mv_multiply_steps(const mv_plan &plan, const mv_head *head, const
             }
             scale[r] = mv_quantised<W>::value ? fb_widen(fb_half{bits}) : 1;
         }
-        mv_products<W, X, M, R>::add(w, scale, shared + what.x, M == 1 ? 0 : where.w, chunks, first + at, acc);
+        mv_products<W, X, M, R>::add(w, scale, shared + what.x, M == 1 ? 0 : where.w, chunks, first + at,
+                                     acc);
     }
 }
 
-/* What the next slot holds, R rows' piece, times M rows of x; the sums to partial[m * plan.partials + r * far].
- * One row has code of its own for pieces of 5 and 8 steps, which the usual widths have. */
+/* What the next slot holds, R rows' piece, times M rows of x; the sums to partial[m * plan.partials + r *
+ * far]. One row has code of its own for pieces of 5 and 8 steps, which the usual widths have. */
 template <class W, class X, int M, int R, bool RING>
 FB_DEVICE void mv_multiply(const mv_plan &plan, const mv_ring &ring, const int4 what, const uint8_t *shared,
                            float *partial) {
@@ -99,8 +100,7 @@ __global__ void __launch_bounds__(MV_THREADS, 1) mv_kernel(const __grid_constant
     mv_walk walk;
     /* A few warps ask for x first, as soon as it is there; the others for weights. */
     const bool copies = threadIdx.x < MV_COPIERS;
-    const int early = plan.early;
-    if (!copies) mv_fill<W, R, RING>(plan, ring, walk, 0, early);
+    if (!copies) mv_fill<W, R, RING>(plan, ring, walk);
     mv_norm_8 norms[2];
     if (RING && M == 1) mv_ask_norms(plan, norms);
     mv_output mine = mv_output_of<R>(plan, (int)threadIdx.x);
@@ -110,13 +110,12 @@ __global__ void __launch_bounds__(MV_THREADS, 1) mv_kernel(const __grid_constant
     fb_wait_for_previous();
     if (copies) {
         mv_copy_rows(plan, shared);
-        mv_fill<W, R, RING>(plan, ring, walk, 0, early);
+        mv_fill<W, R, RING>(plan, ring, walk);
     }
     if (mine.s >= 0 && !plan.results) mv_get_residual(plan, mine, 0, &rest);
     mv_rows_copied();
     float *partial = (float *)(shared + plan.partial_at);
     mv_stage_all<RING, W, X, M>(plan, shared, partial, stats, norms);
-    if (early < plan.depth) mv_fill<W, R, RING>(plan, ring, walk, early, plan.depth);
     __syncthreads();
 
 #pragma unroll 1
@@ -191,13 +190,13 @@ template <class W> static void mv_plan_slot(mv_plan *plan, int at_once) {
     plan->slot_bytes = (int32_t)mv_round_up(at_once * (plan->slot_row + plan->scale_row), 128);
 }
 
-/* Slots to fill before x is there. All of them keep the memory busy but delay x; where a block has much to read,
- * that is made up for (Pythia-2.8B in float16: 1.76 ms a token instead of 1.83), else not (Llama-1B: 0.98
- * instead of 0.94). */
-static int32_t mv_early(const mv_plan *plan, int grid) {
+/* Slots of a ring, at most. Many keep the memory busy from the start but delay x, for which they are asked
+ * first: where a block has much to read, that is made up for (Pythia-2.8B in float16: 1.76 ms a token with
+ * four, 1.83 with two), else not (Llama-3.2-1B: 0.98 and 0.94). */
+static int mv_depth(const mv_plan *plan, int64_t grid) {
     int64_t bytes = 0;
-    for (int s = 0; s < plan->segments; s++) bytes += (int64_t)plan->seg[s].rows * plan->seg[s].row_bytes / grid;
-    return bytes > MV_LONG || plan->depth < MV_EARLY ? plan->depth : MV_EARLY;
+    for (int s = 0; s < plan->segments; s++) bytes += (int64_t)plan->seg[s].rows * plan->seg[s].row_bytes;
+    return bytes / grid > MV_LONG ? MV_DEPTH : 2;
 }
 
 template <class W, class X, int M, bool RING>
@@ -221,20 +220,21 @@ static int mv_launch_rows(mv_plan *plan, const fb_cuda_context *cx) {
     if (partial < (int64_t)(FB_NORM_ROOM * sizeof(float))) partial = FB_NORM_ROOM * sizeof(float);
     plan->partial_at = (int)staged;
     end = staged + partial;
-    if (M == 1) end = mv_place_raw(plan, end);
-    plan->depth = plan->early = 1;
+    if (M == 1 && RING) end = mv_place_raw(plan, end);
+    plan->depth = 1;
     plan->heads_at = (int)(end = mv_round_up(end, 16));
     plan->ring_at = (int)(end = mv_round_up(end + MV_RING_BYTES, 128));
     if (RING) {
         mv_plan_slot<W>(plan, R);
         int64_t ring = MV_WARPS * (int64_t)plan->slot_bytes, depth = (room - end) / ring;
         if (depth < 1) return MV_TOO_LARGE;
-        plan->depth = (int32_t)(depth < MV_DEPTH ? depth : MV_DEPTH);
-        plan->early = mv_early(plan, (int)grid);
+        int64_t most = mv_depth(plan, grid);
+        plan->depth = (int32_t)(depth < most ? depth : most);
         end += plan->depth * ring;
     }
     if (end > room) return MV_TOO_LARGE;
-    return FB_LAUNCH(cx, dim3((unsigned)grid), dim3(MV_THREADS), (size_t)end, (mv_kernel<W, X, M, RING>), *plan);
+    return FB_LAUNCH(cx, dim3((unsigned)grid), dim3(MV_THREADS), (size_t)end, (mv_kernel<W, X, M, RING>),
+                     *plan);
 }
 
 /* Whether every row of x begins at a multiple of 16 bytes, and is whole chunks. */
@@ -258,10 +258,15 @@ template <class W, class X> static int mv_launch(const mv_plan *plan, const fb_c
         int left = plan->ms - row;
         part.ms = left < most ? left : most;
         mv_plan_rows(&part, row);
-        int code = !whole        ? mv_launch_rows<W, X, 4, false>(&part, cx)
-                   : part.ms > 4 ? mv_launch_rows<W, X, 8, true>(&part, cx)
+        int code = MV_TOO_LARGE;
+        if (whole)
+            code = part.ms > 4   ? mv_launch_rows<W, X, 8, true>(&part, cx)
                    : part.ms > 1 ? mv_launch_rows<W, X, 4, true>(&part, cx)
                                  : mv_launch_rows<W, X, 1, true>(&part, cx);
+        else if (part.ms > 1)
+            code = mv_launch_rows<W, X, 4, false>(&part, cx);
+        if (code == MV_TOO_LARGE && part.ms == 1) /* no ring has room beside x, or none can be used */
+            code = mv_launch_rows<W, X, 1, false>(&part, cx);
         if (code == MV_TOO_LARGE && part.ms > 1) {
             most = part.ms > 4 ? 4 : 1;
             continue;

@@ -8,19 +8,18 @@
 #define MV_MOST_BLOCKS 1024 /* of head_argmax */
 #define MV_THREADS     512
 #define MV_WARPS       (MV_THREADS / FB_WARP)
-#define MV_COPIERS     128  /* threads that bring x */
-#define MV_STEPS       8    /* chunks of a piece that a lane takes, at most */
-#define MV_DEPTH       4    /* slots of a warp's ring, at most */
-#define MV_EARLY       2    /* slots that are filled before x is there, of a block that reads no more … */
-#define MV_LONG        (384 << 10) /* … than this */
-#define MV_TOO_LARGE   (-1) /* x does not fit into shared memory */
+#define MV_COPIERS     128         /* threads that bring x */
+#define MV_STEPS       8           /* chunks of a piece that a lane takes, at most */
+#define MV_DEPTH       4           /* slots of a warp's ring, at most */
+#define MV_LONG        (384 << 10) /* bytes of weights of a block */
+#define MV_TOO_LARGE   (-1)        /* x does not fit into shared memory */
 
 typedef struct mv_segment {
     const uint8_t *w; /* floats, or the integers of blocks */
     const uint16_t *scales;
     int32_t row_bytes, rows, cols;
-    int32_t chunks, steps, pieces; /* the order of sums: shape_of in linear.cu */
-    int32_t each, more;            /* units of R rows of a block, and how many blocks have one more */
+    int32_t chunks, steps, pieces;   /* the order of sums: shape_of in linear.cu */
+    int32_t each, more;              /* units of R rows of a block, and how many blocks have one more */
     int32_t skip_units, skip_pieces; /* what MV_WARPS pieces are: units, and pieces of another */
     /* The input, staged once for all segments that read the same. */
     const void *x;
@@ -58,7 +57,7 @@ typedef struct mv_plan {
     int32_t partials; /* floats of a block's partial sums for a row of x */
     int32_t partial_at;
     /* The warps' rings (matvec_ring.cuh). */
-    int32_t depth, early;         /* slots of each; those that are filled before x is there */
+    int32_t depth;                /* slots of each */
     int32_t ring_at, heads_at;    /* in shared memory; barriers follow the heads */
     int32_t slot_bytes, slot_row; /* of a slot; of one of its rows */
     int32_t scale_at, scale_row;  /* the scales in a slot, and those of a row */

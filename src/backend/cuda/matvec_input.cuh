@@ -211,8 +211,9 @@ FB_DEVICE void mv_stage_segment(const mv_plan &plan, const mv_segment &seg, bool
 }
 
 /* Segments that read the same have the same place. `room`: FB_NORM_ROOM floats; `stats`: of MV_MOST_ROWS
- * rows, both in shared memory; `norms`: of the first two segments. A __syncthreads must follow. For one row, each
- * segment has code of its own: what a segment with a number is like takes a hundred cycles to look up. */
+ * rows, both in shared memory; `norms`: of the first two segments. A __syncthreads must follow. For one row,
+ * each segment has code of its own: what a segment with a number is like takes a hundred cycles to look up.
+ */
 template <bool WHOLE, class T, class W, class X, int M>
 FB_DEVICE void mv_stage_inputs(const mv_plan &plan, uint8_t *shared, float *room, fb_row_stats *stats,
                                mv_norm_8 *norms) {
@@ -221,7 +222,7 @@ FB_DEVICE void mv_stage_inputs(const mv_plan &plan, uint8_t *shared, float *room
 #pragma unroll
         for (int s = 0; s < FB_MAX_SEGMENTS; s++) {
             if (s >= plan.segments) break;
-            if (s >= 2) mv_ask_first_norm(plan.seg[s], norms + 1);
+            if (WHOLE && s >= 2) mv_ask_first_norm(plan.seg[s], norms + 1);
             mv_stage_segment<WHOLE, T, W, X, M>(plan, plan.seg[s], s == 0, shared, room, &of,
                                                 norms[s < 2 ? s : 1]);
         }

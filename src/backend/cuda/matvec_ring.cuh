@@ -11,7 +11,7 @@
 #include "backend/cuda/matvec.h"
 #include "backend/cuda/matvec_products.cuh"
 
-#if !defined MV_NO_BULK && !defined FB_EMULATED && defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
+#if !defined FB_EMULATED && defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
 #define MV_BULK 1
 #else
 #define MV_BULK 0
@@ -135,7 +135,8 @@ struct mv_ring {
     int slot, phase;    /* the next one to be read, and how often the ring was read, modulo 2 */
 };
 
-#define MV_RING_BYTES (MV_WARPS * MV_DEPTH * (int)(sizeof(mv_head) + sizeof(uint64_t))) /* of heads, barriers */
+#define MV_RING_BYTES                                                                                        \
+    (MV_WARPS * MV_DEPTH * (int)(sizeof(mv_head) + sizeof(uint64_t))) /* of heads, barriers */
 
 FB_DEVICE mv_ring mv_ring_of(const mv_plan &plan, uint8_t *shared) {
     int warp = (int)threadIdx.x / FB_WARP;
@@ -181,7 +182,8 @@ FB_DEVICE void mv_fetch(const mv_plan &plan, const mv_ring &ring, int slot, mv_w
             int copies = whole ? 1 : rows, times = whole ? rows : 1;
 #pragma unroll 1
             for (int r = 0; r < copies; r++) {
-                mv_bulk(to + r * plan.slot_row, from + (int64_t)r * seg.row_bytes, times * count * 16, barrier);
+                mv_bulk(to + r * plan.slot_row, from + (int64_t)r * seg.row_bytes, times * count * 16,
+                        barrier);
                 if (scales)
                     mv_bulk(to + plan.scale_at + r * plan.scale_row, scale + r * (seg.chunks / per),
                             times * scale_bytes, barrier);
@@ -203,26 +205,21 @@ FB_DEVICE void mv_fetch(const mv_plan &plan, const mv_ring &ring, int slot, mv_w
     if (RING && !MV_BULK) fb_copy_commit();
 }
 
-/* Slots [from, to) are filled for the first time, in this order: the first ones before x is there, the others
- * after it, since what is asked for first comes first. */
+/* The slots are filled for the first time. */
 template <class W, int R, bool RING>
-FB_DEVICE void mv_fill(const mv_plan &plan, const mv_ring &ring, mv_walk &walk, int from, int to) {
+FB_DEVICE void mv_fill(const mv_plan &plan, const mv_ring &ring, mv_walk &walk) {
 #if MV_BULK
     if (threadIdx.x % FB_WARP == 0) {
-        if (RING && from == 0) {
 #pragma unroll 1
-            for (int i = 0; i < plan.depth; i++) mv_barrier_make(ring.barriers + i);
-            mv_barriers_made();
-        }
+        for (int i = 0; RING && i < plan.depth; i++) mv_barrier_make(ring.barriers + i);
+        mv_barriers_made();
 #else
     {
 #endif
-        if (from == 0) {
-            walk.partial = 0;
-            mv_walk_into<R>(plan, walk, 0, (int)threadIdx.x / FB_WARP);
-        }
+        walk.partial = 0;
+        mv_walk_into<R>(plan, walk, 0, (int)threadIdx.x / FB_WARP);
 #pragma unroll 1
-        for (int i = from; i < to; i++) mv_fetch<W, R, RING>(plan, ring, i, walk);
+        for (int i = 0; i < plan.depth; i++) mv_fetch<W, R, RING>(plan, ring, i, walk);
     }
     __syncwarp();
 }

@@ -130,7 +130,8 @@ FB_DEVICE fb_row_stats fb_norm_stats(fb_op_kind norm, const T *x, int n, float e
     int thread = (int)threadIdx.x, threads = (int)blockDim.x;
     float mean = 0, inverse = fb_norm_inverse(n);
     if (norm == FB_OP_LAYERNORM) {
-        for (int v = thread; v < FB_NORM_LANES; v += threads) room[v] = fb_norm_lane<WHOLE>(x, n, v, false, 0);
+        for (int v = thread; v < FB_NORM_LANES; v += threads)
+            room[v] = fb_norm_lane<WHOLE>(x, n, v, false, 0);
         __syncthreads();
         mean = fb_norm_mean(fb_norm_tree_shared(room), n, inverse);
     }

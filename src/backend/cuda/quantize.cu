@@ -25,7 +25,9 @@ __global__ void __launch_bounds__(THREADS) quantize_rows(const T *x, int64_t x_s
     fb_eight eight = fb_quantize_eight(v);
     if (!there) return;
     fb_q8 *to = (fb_q8 *)(out + row * out_stride) + block;
-    ((uint2 *)to->q)[part] = eight.words;
+    uint32_t *words = (uint32_t *)to->q + 2 * part; /* a row may begin at any float */
+    words[0] = eight.words.x;
+    words[1] = eight.words.y;
     if (part == 0) {
         to->scale = eight.scale;
         to->sum = eight.sum;

@@ -8,9 +8,9 @@
 #define FB_Q8_THREADS 4 /* neighbours of a warp share a block: eight elements each */
 
 struct fb_eight {
-    uint2 words;   /* eight integers */
-    float scale;   /* of the block, in all its threads */
-    int32_t sum;   /* likewise */
+    uint2 words; /* eight integers */
+    float scale; /* of the block, in all its threads */
+    int32_t sum; /* likewise */
 };
 
 /* The thread's eight elements; all threads of the warp come here. A block that is not finite gets the scale

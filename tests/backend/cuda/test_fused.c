@@ -653,6 +653,9 @@ static int start(void **state) {
 }
 
 int main(void) {
+    /* Of the emulated device: on one multiprocessor every warp of a matvec has several pieces of every
+     * segment. (test_linear has more multiprocessors, and so several blocks.) */
+    setenv("FUSEBOX_EMULATE_SMS", "1", 0);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(elementwise),
         cmocka_unit_test(add_norm),
