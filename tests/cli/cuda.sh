@@ -94,4 +94,7 @@ tell() { fusebox run -p "Once upon a time" -n 3 "$@" && cat "$work/out"; }
 cpu=$(tell --temp 0 --backend cpu)
 is "run: the CPU's tokens" "$(tell --temp 0 --backend cuda)" "$cpu"
 is "run: auto finds the device" "$(fusebox run -p a -n 1 --temp 0 --json && member backend "$work/out")" '"cuda"'
+
+# ---- times of single ops, which are checked before
+holds "gpu_ops: heads are right" "$(dirname "$FUSEBOX")/bench/gpu_ops" --tiny --only head_argmax
 finish
