@@ -84,20 +84,6 @@ template <class T> FB_DEVICE float fb_rounded(float x) { return fb_widen(fb_narr
 /* ---- memory ---------------------------------------------------------------------------------------------
  */
 
-/* Sixteen bytes that are read once and never again: past the first-level cache. */
-FB_DEVICE uint4 fb_load_stream(const void *p) {
-#ifdef FB_EMULATED
-    if ((uintptr_t)p & 15) __builtin_trap(); /* as the device would */
-    return *(const uint4 *)p;
-#else
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p));
-    return v;
-#endif
-}
-
 /* Sixteen bytes from global to shared memory without a register between; all before the last but `n` groups
  * have arrived after fb_copy_wait<n>. */
 FB_DEVICE void fb_copy_16(void *shared, const void *global) {

@@ -1,6 +1,6 @@
 /* attn_flash for a few tokens. The context is cut into splits of a length that only the capacity decides, so
  * that a recorded graph and a direct launch add alike. A block has one split, one KV head and up to M items,
- * which share its keys and values: both of a tile are asked for at once (20 KB for 64 positions of Pythia's
+ * which share its keys and values: both of a tile are asked for at once (40 KB for 128 positions of Pythia's
  * 80 float16, several blocks on a multiprocessor), which is what keeps the memory busy. The last block of a
  * head to finish puts the splits together, in their order. Of a ring, splits are of slots. */
 #include "backend/cuda/attention.cuh"
@@ -13,9 +13,9 @@
 #define LOG2_E 1.4426950408889634f
 
 /* Threads of a block, and keys of a tile. One item alone takes latency, not bandwidth: WHOLE blocks ask for a
- * whole split at once, which took 2 us of 6 at Pythia's shape. Several items have enough to do with half of
- * it. In float32 tiles are half as long; wide heads have no WHOLE blocks, to stay within 99 KB of shared
- * memory at a width of 256. */
+ * whole split at once, which took 2 us of 6 at Pythia's shape. Several that share their keys have enough to
+ * do with half of it. In float32 tiles are half as long; wide heads have no WHOLE blocks, to stay within 99
+ * KB of shared memory at a width of 256. */
 #define MOST_WHOLE 128 /* columns */
 template <class K, bool WHOLE> struct tile {
     static const int threads = WHOLE ? 256 : 128, n = threads / 2 / (sizeof(K) == 4 ? 2 : 1);

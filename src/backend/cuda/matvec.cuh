@@ -2,9 +2,10 @@
  *
  * Decoding is nothing but reading weights, so all that counts is that reads are always on their way. While a
  * block multiplies they are (matvec_ring.cuh); what is lost is lost between: the launch, the norm and the
- * quantisation of x, the outputs. Therefore one block a multiprocessor with at most half of its registers and
- * shared memory, so that the next kernel's block stands beside it with its rings full, and half as many
- * threads as there could be, since of what is not a product every warp does the same.
+ * quantisation of x, the outputs. Therefore one block a multiprocessor, whose rings are full before x is
+ * there, and half as many threads as there could be, since of what is not a product every warp does the same.
+ * (Two smaller blocks, so that the next kernel's stands beside this one's, make a step slower: two of the
+ * same launch end up on one multiprocessor while attention has others.)
  *
  * The order of a dot product's sum depends on the number of columns, the weight's dtype and the way of
  * multiplying alone (shape_of in linear.cu): a row is cut into chunks of 16 bytes; a warp's lanes take
@@ -190,8 +191,8 @@ template <class W> static void mv_plan_slot(mv_plan *plan, int at_once) {
     plan->slot_bytes = (int32_t)mv_round_up(at_once * (plan->slot_row + plan->scale_row), 128);
 }
 
-/* Slots of a ring, at most. Many keep the memory busy from the start but delay x, for which they are asked
- * first: where a block has much to read, that is made up for (Pythia-2.8B in float16: 1.76 ms a token with
+/* Slots of a ring, at most. Many keep the memory busy from the start but delay x, before which they are
+ * asked: where a block has much to read, that is made up for (Pythia-2.8B in float16: 1.76 ms a token with
  * four, 1.83 with two), else not (Llama-3.2-1B: 0.98 and 0.94). */
 static int mv_depth(const mv_plan *plan, int64_t grid) {
     int64_t bytes = 0;
@@ -208,24 +209,29 @@ static int mv_launch_rows(mv_plan *plan, const fb_cuda_context *cx) {
         int64_t of = (plan->seg[s].rows + R - 1) / R;
         units = of > units ? of : units;
     }
-    /* A block a multiprocessor, or more where they are few and partial sums would not fit. */
+    if (M == 1 && RING) staged = mv_place_raw(plan, staged);
+    /* A block a multiprocessor; more where their partial sums would leave no room for a ring. */
+    int64_t rest = staged + mv_round_up(MV_RING_BYTES, 128);
+    if (RING) {
+        mv_plan_slot<W>(plan, R);
+        rest += MV_WARPS * (int64_t)plan->slot_bytes;
+    }
     int64_t grid = cx->limits->sms < units ? cx->limits->sms : units;
     for (;; grid += cx->limits->sms) {
         if (grid > units) grid = units;
         if (plan->results && grid > MV_MOST_BLOCKS) grid = MV_MOST_BLOCKS;
         mv_plan_blocks(plan, R, (int)grid);
         partial = mv_round_up(plan->partials * (int64_t)M * (int64_t)sizeof(float), 16);
-        if (staged + partial <= room / 2 || grid == units || (plan->results && grid == MV_MOST_BLOCKS)) break;
+        bool most = grid == units || (plan->results && grid == MV_MOST_BLOCKS);
+        if (rest + partial <= room - MV_SPARE || rest > room - MV_SPARE || most) break;
     }
     if (partial < (int64_t)(FB_NORM_ROOM * sizeof(float))) partial = FB_NORM_ROOM * sizeof(float);
     plan->partial_at = (int)staged;
     end = staged + partial;
-    if (M == 1 && RING) end = mv_place_raw(plan, end);
     plan->depth = 1;
     plan->heads_at = (int)(end = mv_round_up(end, 16));
     plan->ring_at = (int)(end = mv_round_up(end + MV_RING_BYTES, 128));
     if (RING) {
-        mv_plan_slot<W>(plan, R);
         int64_t ring = MV_WARPS * (int64_t)plan->slot_bytes, depth = (room - end) / ring;
         if (depth < 1) return MV_TOO_LARGE;
         int64_t most = mv_depth(plan, grid);

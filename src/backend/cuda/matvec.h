@@ -12,6 +12,7 @@
 #define MV_STEPS       8           /* chunks of a piece that a lane takes, at most */
 #define MV_DEPTH       4           /* slots of a warp's ring, at most */
 #define MV_LONG        (384 << 10) /* bytes of weights of a block */
+#define MV_SPARE       (4 << 10)   /* bytes of shared memory that are not counted one by one */
 #define MV_TOO_LARGE   (-1)        /* x does not fit into shared memory */
 
 typedef struct mv_segment {

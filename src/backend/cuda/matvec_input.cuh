@@ -35,8 +35,8 @@ FB_DEVICE void mv_rows_copied() {
     __syncthreads();
 }
 
-/* Eight elements of a norm's weight and bias as they lie in memory. A thread asks for those of its first
- * chunk before it waits for the kernel before. */
+/* Eight elements of a norm's weight and bias as they lie in memory. For one row of x, a thread asks for those
+ * of its first chunk before it waits for the kernel before. */
 struct mv_norm_8 {
     uint4 w[2], b[2];
 };
@@ -162,7 +162,8 @@ template <class W> FB_DEVICE void mv_stage_given(const mv_segment &seg, int ms, 
     for (int m = 0; m < ms; m++)
         for (int i = (int)threadIdx.x; i < blocks * 5; i += MV_THREADS) {
             int b = i / 5, part = i - 5 * b;
-            uint2 x = ((const uint2 *)((const float *)seg.x + m * seg.x_stride))[i];
+            const uint32_t *from = (const uint32_t *)seg.x + m * seg.x_stride + 2 * i; /* at any float */
+            uint2 x = make_uint2(from[0], from[1]);
             uint8_t *row = to + m * seg.x_bytes;
             if (part)
                 mv_stage_words<W>(row, blocks, b, part - 1, x);
