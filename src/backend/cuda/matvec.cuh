@@ -4,8 +4,8 @@
  * block multiplies they are (matvec_ring.cuh); what is lost is lost between: the launch, the norm and the
  * quantisation of x, the outputs. Therefore one block a multiprocessor, whose rings are full before x is
  * there, and half as many threads as there could be, since of what is not a product every warp does the same.
- * (Two smaller blocks, so that the next kernel's stands beside this one's, make a step slower: two of the
- * same launch end up on one multiprocessor while attention has others.)
+ * (Two smaller blocks, so that the next kernel's stands beside this one's, made a step slower, 3.1 ms instead
+ * of 2.0: probably two of the same launch end up on one multiprocessor while attention has others.)
  *
  * The order of a dot product's sum depends on the number of columns, the weight's dtype and the way of
  * multiplying alone (shape_of in linear.cu): a row is cut into chunks of 16 bytes; a warp's lanes take
