@@ -21,6 +21,7 @@ typedef struct fb_backend_options {
     int32_t device;     /* of several GPUs */
     bool profile;       /* take the times of fb_trace */
     bool graph;         /* a decode step is recorded once and launched as one (cuda) */
+    bool step;          /* its layers are one kernel, where there is one that can do it; with `graph` */
     int64_t capacity;   /* slots of the KV cache */
     fb_ring ring;       /* which positions it keeps */
     fb_engine *fork_of; /* an engine of the same options, whose cache is shared until one of the two writes */
@@ -48,6 +49,7 @@ typedef struct fb_trace {
     int64_t fuses[32];        /* calls of ops that carry a fuse, by its bit in fb_op.fuses */
     int64_t barriers;         /* where all threads waited for each other; on a GPU, ops launched */
     int64_t graphs;           /* steps that were launched as one */
+    int64_t listed;           /* steps whose layers were one kernel */
     int64_t steps;
     /* With fb_backend_options.profile: the time of each op of the program, all layers added up, from the end
      * of the op before it to the end of its barrier (so that the ops of a step add up to `walk`), and of
@@ -65,7 +67,9 @@ typedef struct fb_backend {
     const char *(*variant)(const fb_engine *engine); /* which kernels: the instruction set */
     int32_t (*threads)(const fb_engine *engine);
     const fb_trace *(*trace)(const fb_engine *engine);
-    bool graphs; /* it can record a step and launch it as one */
+    bool (*lists)(
+        const fb_engine *engine); /* whether the layers of decode steps are one kernel; may be NULL */
+    bool graphs;                  /* it can record a step and launch it as one */
 } fb_backend;
 
 extern const fb_backend fb_backend_cpu;

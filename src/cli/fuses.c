@@ -31,7 +31,7 @@ static void print_table(const fb_model *model, const char *path) {
     printf("\nhere: %s\n", path);
     puts("bit: the bits of the plain operators");
     for (int i = 0; fb_model_fuse(model, i, &f); i++)
-        if (!f.bit) printf("tol: %s: %s; bit with --exact\n", f.name, f.bound);
+        if (!f.bit) printf("tol: %s: %s\n", f.name, f.bound);
     puts(CONFLICT_RULE);
 }
 

@@ -24,7 +24,8 @@
     X(NORM_LINEAR, norm_linear, BIT, "norm + the projection(s) that read it")                                \
     X(ADD3, add3, BIT, "(a + b) + c")                                                                        \
     X(ADD_NORM, add_norm, BIT, "residual add(s) + the next norm(s), across the layer boundary")              \
-    X(GRAPH, graph, BIT, "all launches of a decode step, recorded once (cuda)")
+    X(GRAPH, graph, BIT, "all launches of a decode step, recorded once (cuda)")                              \
+    X(STEP, step, TOL, "all layers of a decode step in one kernel (cuda)")
 
 typedef enum fb_fuse_id {
 #define X(ID, name, class, text) FB_FUSE_##ID,
@@ -59,6 +60,7 @@ typedef struct fb_plan_options {
     bool greedy;    /* only the best token of a step is wanted, not the logits */
     bool float_dot; /* quantised weights are multiplied with floats: nothing is quantised in the program */
     bool graph;     /* the backend can record a step */
+    bool step;      /* and do its layers in one kernel, with activations and a cache of these types */
     int64_t sinks, window; /* of a cache that is a ring (fb_ring); 0: dense */
 } fb_plan_options;
 
@@ -75,6 +77,17 @@ fb_status fb_plan_make(const fb_program *plain, const fb_plan_options *options, 
 /* Why a fuse alone (options->fuses does not count) does not apply to a plain program, in a few words; NULL if
  * it does. */
 const char *fb_fuse_why_not(const fb_program *plain, fb_fuse_id fuse, const fb_plan_options *options);
+
+/* What must be switched on for the fuse to have anything to do: itself; for `step`, all that leaves a layer
+ * no ops but those of its kernel. */
+static inline uint32_t fb_fuse_company(int fuse) {
+    return fuse == FB_FUSE_STEP ? FB_FUSE_ALL : FB_FUSE_BIT(fuse);
+}
+
+/* The types that the kernel of `step` has: 16 bits, in the cache as in the ops. */
+static inline bool fb_step_types(fb_dtype act, fb_dtype kv) {
+    return act == kv && (act == FB_F16 || act == FB_BF16);
+}
 
 /* Whether a fuse applies with quant_gemm but not alone: a norm whose projections read it quantised. */
 bool fb_fuse_after_quant_gemm(const fb_program *plain, fb_fuse_id fuse, const fb_plan_options *options);

@@ -7,7 +7,7 @@
 
 /* The fuses that apply when those of the mask are on, and how often each is called in a step. */
 static uint32_t apply(const fb_model *model, uint32_t fuses, fb_plan *plan) {
-    fb_plan_options options = {.fuses = fuses, .greedy = true, .graph = true};
+    fb_plan_options options = {.fuses = fuses, .greedy = true, .graph = true, .step = true};
     return fb_plan_make(&model->spec->program, &options, plan, NULL) == FB_OK ? plan->applied : 0;
 }
 
@@ -23,11 +23,12 @@ static const char *find_taker(const fb_model *model, int fuse, fb_plan *plan) {
 
 static void fill(const fb_model *model, int fuse, fb_fuse_info *info, fb_plan *plan) {
     const fb_program *plain = &model->spec->program;
-    fb_plan_options options = {.greedy = true, .graph = true}, sampling = {.graph = true};
+    fb_plan_options options = {.greedy = true, .graph = true, .step = true};
+    fb_plan_options sampling = {.graph = true, .step = true};
     info->why_not = fb_fuse_why_not(plain, (fb_fuse_id)fuse, &options);
     if (info->why_not) return;
     info->greedy = fb_fuse_why_not(plain, (fb_fuse_id)fuse, &sampling) != NULL;
-    apply(model, FB_FUSE_BIT(fuse), plan);
+    apply(model, fb_fuse_company(fuse), plan);
     info->calls_a_step = plan->calls[fuse];
     info->in_all = apply(model, FB_FUSE_ALL, plan) & FB_FUSE_BIT(fuse);
     if (!info->in_all) info->taken_by = find_taker(model, fuse, plan);
@@ -40,8 +41,10 @@ bool fb_model_fuse(const fb_model *model, int index, fb_fuse_info *info) {
     info->name = fuse->name;
     info->text = fuse->text;
     info->bit = fuse->exactness == FB_EXACT_BIT;
-    if (!info->bit) info->bound = FB_FUSE_TOLERANCE_TEXT;
-    info->backends = index == FB_FUSE_GRAPH ? "cuda" : "cpu, cuda";
+    if (!info->bit) info->bound = FB_FUSE_TOLERANCE_TEXT "; bit with --exact";
+    if (index == FB_FUSE_STEP)
+        info->bound = "attn_flash is in it, and differs; otherwise the bits of all,-step; not with --exact";
+    info->backends = index == FB_FUSE_GRAPH || index == FB_FUSE_STEP ? "cuda" : "cpu, cuda";
     fb_plan *plan = malloc(sizeof *plan);
     if (plan)
         fill(model, index, info, plan);

@@ -75,6 +75,15 @@ static void count_calls(fb_plan *plan) {
         if (plan->calls[f]) plan->applied |= FB_FUSE_BIT(f);
 }
 
+/* Whether the kernel of a whole step has all that the layers are made of (src/backend/cuda/step_list.h). */
+static bool has_step_kernel(const fb_program *p, const fb_plan_options *options) {
+    const uint64_t kinds =
+        FB_KIND(LINEAR) | FB_KIND(LINEAR_GROUP) | FB_KIND(ROPE_KV) | FB_KIND(KV_APPEND) | FB_KIND(ATTN_FLASH);
+    for (int32_t i = 0; i < p->op_count[FB_BODY]; i++)
+        if (!(kinds >> p->ops[FB_BODY][i].kind & 1)) return false;
+    return options->step && !options->window && p->head_dim <= 128 && p->head_dim % 8 == 0;
+}
+
 fb_status fb_plan_make(const fb_program *plain, const fb_plan_options *options, fb_plan *plan,
                        fb_error *err) {
     memset(plan, 0, sizeof *plan);
@@ -92,6 +101,10 @@ fb_status fb_plan_make(const fb_program *plain, const fb_plan_options *options, 
     if (options->graph && (options->fuses & FB_FUSE_BIT(FB_FUSE_GRAPH))) {
         plan->applied |= FB_FUSE_BIT(FB_FUSE_GRAPH);
         plan->calls[FB_FUSE_GRAPH] = 1;
+        if ((options->fuses & FB_FUSE_BIT(FB_FUSE_STEP)) && has_step_kernel(&plan->program, options)) {
+            plan->applied |= FB_FUSE_BIT(FB_FUSE_STEP);
+            plan->calls[FB_FUSE_STEP] = 1;
+        }
     }
     fb_layout layout;
     return fb_layout_make(&plan->program, &layout, err);
@@ -117,8 +130,10 @@ bool fb_fuse_after_quant_gemm(const fb_program *plain, fb_fuse_id fuse, const fb
 }
 
 const char *fb_fuse_why_not(const fb_program *plain, fb_fuse_id fuse, const fb_plan_options *options) {
-    if (applies(plain, fuse, only(options, FB_FUSE_BIT(fuse)))) return NULL;
-    if (fuse == FB_FUSE_GRAPH) return "only on the cuda backend";
+    if (applies(plain, fuse, only(options, fb_fuse_company(fuse)))) return NULL;
+    if (fuse == FB_FUSE_GRAPH || (fuse == FB_FUSE_STEP && !options->graph)) return "only on the cuda backend";
+    if (fuse == FB_FUSE_STEP)
+        return options->step ? "its kernel has not all of a layer's ops" : "only of 16 bits, the cache too";
     if (fb_fuse_after_quant_gemm(plain, fuse, options)) return "quantised in between: only with quant_gemm";
     for (int32_t i = 0; i < fb_pattern_count; i++)
         if (fb_pattern_table[i].fuse == fuse) return fb_pattern_table[i].needs;

@@ -26,6 +26,7 @@ fb_status fb_runner_open(fb_runner *r, const fb_model *model, const fb_session_o
                                   .isa = options->isa,
                                   .device = device,
                                   .graph = r->plan.applied & FB_FUSE_BIT(FB_FUSE_GRAPH),
+                                  .step = r->plan.applied & FB_FUSE_BIT(FB_FUSE_STEP),
                                   .profile = profile,
                                   .capacity = capacity,
                                   .chunk = r->chunk,

@@ -58,6 +58,7 @@ static fb_status prepare(making *m, fb_error *err) {
     m->options.greedy = true;
     m->options.float_dot = fb_float_dot(o);
     m->options.graph = backend->graphs;
+    m->options.step = backend->graphs && fb_step_types(o->act, kv);
     if (automatic)
         FB_TRY(fb_plan_choose(&m->model->spec->program, m->model->weights, &m->machine, &m->shapes[0],
                               &m->options, err));

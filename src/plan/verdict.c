@@ -98,6 +98,8 @@ static void give_reason(fb_plan_fuse *f, const fb_plan_report *report, const fb_
     if (once) snprintf(act, sizeof act, "saves %s of logits a step", show_bytes(f->bytes_saved, moved));
     if (gpu && strcmp(f->name, "graph") == 0)
         snprintf(act, sizeof act, "launches a step's %lld ops as one", (long long)launches);
+    if (gpu && strcmp(f->name, "step") == 0)
+        snprintf(act, sizeof act, "does the layers in one kernel, priced as if they were launched");
     if (gpu && strcmp(f->name, "quant_gemm") == 0) {
         char saves[64];
         snprintf(saves, sizeof saves, "%s", act);
@@ -138,7 +140,7 @@ static fb_status price_fuse(pricing *w, int fuse, fb_plan_report *report, const 
     f->why_not = fb_fuse_why_not(plain, (fb_fuse_id)fuse, options);
     if (f->why_not) return FB_OK;
     fb_plan_options alone = *options;
-    alone.fuses = FB_FUSE_BIT(fuse);
+    alone.fuses = FB_FUSE_BIT(fuse); /* `step` then has nothing to do: it is priced as the launches are */
     FB_TRY(fb_plan_make(plain, &alone, &w->alone, err));
     fb_price_plan(&w->alone, model->weights, m, shape, &w->after);
     bool in_layer =

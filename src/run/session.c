@@ -91,6 +91,7 @@ static fb_status make_plan(fb_session *s, fb_error *err) {
                                .greedy = o->greedy && !o->all_logits && !o->on_hidden,
                                .float_dot = fb_float_dot(o),
                                .graph = s->backend->graphs,
+                               .step = s->backend->graphs && fb_step_types(o->act, s->kv),
                                .sinks = s->ring.sinks,
                                .window = s->ring.window};
     bool automatic;
@@ -108,6 +109,7 @@ static fb_status open_engine(fb_session *s, fb_engine *fork_of, fb_error *err) {
                                   .isa = o->isa,
                                   .device = s->device,
                                   .graph = s->plan.applied & FB_FUSE_BIT(FB_FUSE_GRAPH),
+                                  .step = s->plan.applied & FB_FUSE_BIT(FB_FUSE_STEP),
                                   .profile = o->profile,
                                   .capacity = o->capacity,
                                   .ring = s->ring,
@@ -115,7 +117,13 @@ static fb_status open_engine(fb_session *s, fb_engine *fork_of, fb_error *err) {
                                   .chunk = o->chunk,
                                   .epilogue_rows = o->all_logits || o->on_hidden ? o->chunk : 1};
     fb_bound bound = {&s->plan.program, s->model->weights};
-    return s->backend->open(&bound, &options, &s->engine, err);
+    FB_TRY(s->backend->open(&bound, &options, &s->engine, err));
+    /* Types, widths and the device decide, too. */
+    if (options.step && !s->backend->lists(s->engine)) {
+        s->plan.applied &= ~FB_FUSE_BIT(FB_FUSE_STEP);
+        s->plan.calls[FB_FUSE_STEP] = 0;
+    }
+    return FB_OK;
 }
 
 static fb_status start(fb_session *s, fb_error *err) {
@@ -349,7 +357,9 @@ bool fb_session_fuse_calls(const fb_session *s, int index, const char **name, in
     if (index < 0 || index >= FB_FUSE_COUNT) return false;
     *name = fb_fuse_table[index].name;
     const fb_trace *trace = s->backend->trace(s->engine);
-    *calls = index == FB_FUSE_GRAPH ? trace->graphs : trace->fuses[index];
+    *calls = index == FB_FUSE_GRAPH  ? trace->graphs
+             : index == FB_FUSE_STEP ? trace->listed
+                                     : trace->fuses[index];
     *a_step = s->plan.calls[index];
     *a_head = s->plan.head_calls[index];
     return true;

@@ -172,10 +172,19 @@ static fb_status prove(proof *p, const char *name, const char *spec, fb_error *e
     o.fuse = spec;
     fb_tape tape;
     FB_TRY(fb_tape_record(p->model, &o, &p->script, p->plain.greedy, &tape, err));
+    /* Weights and the device decide whether `step` has a kernel; without one, it is no row. */
+    if (strcmp(name, fb_fuse_name(FB_FUSE_STEP)) == 0 && !tape.expected[FB_FUSE_STEP]) {
+        fb_tape_free(&tape);
+        return FB_OK;
+    }
     fb_fusion_row *row = new_row(p, name, err);
     if (row) {
         row->bit = promises_bits(p, &tape);
         judge(p, &tape, row);
+        if (strcmp(name, fb_fuse_name(FB_FUSE_STEP)) == 0) { /* of all, which are proven with it */
+            row->calls = tape.calls[FB_FUSE_STEP];
+            row->calls_expected = tape.expected[FB_FUSE_STEP];
+        }
         fb_fusion_report *r = p->report;
         r->ok = r->ok && row->ok;
         r->greedy_match = r->greedy_match && row->greedy_match;
@@ -205,6 +214,8 @@ static fb_status prove_each(proof *p, uint32_t fuses, bool named, fb_error *err)
         const fb_program *plain = &p->model->spec->program;
         fb_plan_options alone = {
             .greedy = true, .float_dot = fb_float_dot(p->options), .graph = fb_backend_graphs(p->options)};
+        alone.exact = p->options->exact;
+        alone.step = alone.graph && fb_step_types(p->options->act, p->kv);
         if (p->options->cache != FB_CACHE_DENSE) {
             alone.sinks = p->options->sinks;
             alone.window = p->options->window;
@@ -213,7 +224,7 @@ static fb_status prove_each(proof *p, uint32_t fuses, bool named, fb_error *err)
         char spec[64];
         bool after = why_not && (fuses & FB_FUSE_BIT(FB_FUSE_QUANT_GEMM)) &&
                      fb_fuse_after_quant_gemm(plain, (fb_fuse_id)f, &alone);
-        snprintf(spec, sizeof spec, "%s%s", after ? "quant_gemm," : "", name);
+        snprintf(spec, sizeof spec, "%s%s", after ? "quant_gemm," : "", f == FB_FUSE_STEP ? "all" : name);
         if (!why_not || after)
             FB_TRY(prove(p, name, spec, err));
         else if (named)

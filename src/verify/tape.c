@@ -112,7 +112,8 @@ static void count_fuses(const fb_session *session, int64_t steps, int64_t heads,
     int64_t calls, a_step, a_head;
     for (int f = 0; fb_session_fuse_calls(session, f, &name, &calls, &a_step, &a_head); f++) {
         t->calls[f] = calls;
-        t->expected[f] = f == FB_FUSE_GRAPH ? a_step * graphs : (a_step - a_head) * steps + a_head * heads;
+        t->expected[f] = f == FB_FUSE_GRAPH || f == FB_FUSE_STEP ? a_step * graphs
+                                                                 : (a_step - a_head) * steps + a_head * heads;
         t->miscounted = t->miscounted || calls != t->expected[f];
     }
 }

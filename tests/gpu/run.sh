@@ -5,6 +5,7 @@
 #     kernels    every kernel against the reference, fused ones against plain ones
 #     goldens    the reference answers with the planner's fuses, in three activation types
 #     proofs     each fuse against the plain program
+#     step       the layers of a step in one kernel: the bits of the same ops, launched one by one
 #     streams    the goldens of streams, decoded under a graph; fuses on a ring; 100,000 tokens
 #     agree      CPU and GPU layer by layer on every golden, plain and with all fuses
 #     twice      two runs give the same bytes
@@ -67,8 +68,17 @@ stream_line() { # stream_line CASE FUSE ACT OPTION...
     MODEL=$(model_of "${case%-oz}") one_program "stream-$case-$fuse-$act${*:+-}$(echo "$*" | tr -d ' ')" "$FUSEBOX" verify "$(model_of "${case%-oz}")" \
         --golden $goldens/streaming/$case.safetensors --backend cuda --fuse "$fuse" --act "$act" "$@"
 }
+step_line() { # step_line MODEL LAUNCHES OPTION...: of a step; compute-sanitizer in $WRAPPER
+    local model=$1 launches=$2 name
+    shift 2
+    name=$PREFIX$(basename "$model")-$(echo "$*" | tr -d ' ')
+    one_program "$name" $WRAPPER "$FUSEBOX" bench "$model" --backend cuda --compare all+-step,all --reps 1 --json "$@" || return 1
+    [ "$(grep -oE '"bit_identical": *true' "$OUT/$name.log" | wc -l)" -eq 2 ] && grep -qE "\"barriers_per_step\": *$launches\b" "$OUT/$name.log" && return
+    echo "not ok - $name: other bits, or not one kernel"
+    return 1
+}
 export goldens
-export -f one_program one_kernel one_golden golden_line proof_line stream_line model_of
+export -f step_line one_program one_kernel one_golden golden_line proof_line stream_line model_of
 
 families="fused linear attention norm rope embed activation quantize elementwise"
 
@@ -107,6 +117,24 @@ stage_proofs() {
         done
         echo "models/storyteller $act"
     done | all proof_line
+}
+step_cases() { # models whose layers one kernel does
+    for case in neox-parallel neox-serial llama-gqa-tied llama-mha; do echo "$goldens/$case 5 --act f16 --prompt 12 --gen 12"; done
+    echo "$goldens/gpt2 6 --act f16 --prompt 12 --gen 12"
+    echo "$goldens/llama-linear-sharded 5 --act bf16 --kv bf16 --prompt 12 --gen 12"
+}
+stage_step() {
+    local work=$OUT/quantised type
+    export PREFIX=step- WRAPPER=
+    mkdir -p "$work"
+    for type in q8_0 q4_0; do "$FUSEBOX" quantize models/storyteller "$work/storyteller-$type.gguf" --type $type --force >/dev/null || return 1; done
+    {
+        step_cases
+        for prompt in 8 120 380; do echo "models/storyteller 5 --act f16 --prompt $prompt --gen 64"; done
+        for type in q8_0 q4_0; do
+            for act in f16 bf16; do echo "$work/storyteller-$type.gguf 5 --act $act --kv $act --prompt 100 --gen 64"; done
+        done
+    } | all step_line
 }
 stage_streams() {
     for case in neox-parallel llama-gqa-tied; do
@@ -147,14 +175,16 @@ stage_memcheck() {
     [ -n "$tool" ] || { echo "compute-sanitizer is not here"; return 77; }
     export PREFIX=memcheck- WRAPPER="$tool --tool memcheck --error-exitcode 9" FUSEBOX_KERNELS_APART=1 FUSEBOX_KERNELS_EVERY=23
     printf '%s\n' $families | all one_kernel || return 1
-    WRAPPER="$WRAPPER" one_program memcheck-run $WRAPPER "$FUSEBOX" verify $goldens/neox-parallel --golden $goldens/neox-parallel/golden.safetensors --backend cuda --act f16
+    WRAPPER="$WRAPPER" one_program memcheck-run $WRAPPER "$FUSEBOX" verify $goldens/neox-parallel --golden $goldens/neox-parallel/golden.safetensors --backend cuda --act f16 || return 1
+    step_cases | head -n 3 | all step_line
 }
 stage_racecheck() {
     local tool
     tool=$(sanitizer)
     [ -n "$tool" ] || { echo "compute-sanitizer is not here"; return 77; }
     export PREFIX=racecheck- WRAPPER="$tool --tool racecheck --error-exitcode 9" FUSEBOX_KERNELS_EVERY=293
-    printf '%s\n' fused linear attention norm quantize | all one_kernel
+    printf '%s\n' fused linear attention norm quantize | all one_kernel || return 1
+    echo "$goldens/llama-gqa-tied 5 --act f16 --prompt 6 --gen 3" | all step_line
 }
 stage_hf() {
     python3 -c 'import torch, transformers, safetensors; assert torch.cuda.is_available()' || { echo "no PyTorch with a GPU here"; return 77; }
@@ -171,11 +201,11 @@ stage_bench() {
 budget() { echo $(($(seconds_of "$1") * ${SLOW:-1})); }
 seconds_of() {
     case $1 in
-    build) echo 420 ;; kernels) echo 90 ;; goldens) echo 40 ;; proofs) echo 60 ;; streams) echo 120 ;; agree) echo 30 ;; twice) echo 60 ;;
+    build) echo 420 ;; kernels) echo 90 ;; goldens) echo 40 ;; proofs) echo 60 ;; step) echo 40 ;; streams) echo 120 ;; agree) echo 30 ;; twice) echo 60 ;;
     memcheck) echo 60 ;; racecheck) echo 60 ;; hf) echo 80 ;; bench) echo 170 ;;
     esac
 }
-stages="build kernels goldens proofs streams agree twice memcheck racecheck hf bench"
+stages="build kernels goldens proofs step streams agree twice memcheck racecheck hf bench"
 for stage in "$@"; do
     case " $stages " in *" $stage "*) ;; *) echo "tests/gpu/run.sh: unknown stage: $stage ($stages)" >&2; exit 2 ;; esac
 done

@@ -140,8 +140,9 @@ FB_DEVICE float fb_block_sum(float x, float *room) {
  */
 
 /* With overlap, a kernel starts while the one before it still runs: what comes before fb_wait_for_previous
- * may touch nothing but weights and its own shared memory. Every thread of every kernel must pass it, also
- * one that has nothing to do, or the kernel after the next could start too early. */
+ * may touch nothing but weights, its own shared memory, and what earlier steps have left. Every thread of
+ * every kernel must pass it, also one that has nothing to do, or the kernel after the next could start too
+ * early. */
 FB_DEVICE void fb_wait_for_previous() {
 #if !defined FB_EMULATED && defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -157,13 +158,15 @@ FB_DEVICE void fb_let_next_start() {
 #ifdef FB_EMULATED
 #define FB_SHARED(type, name) type *name = (type *)fb_emulated_shared()
 #define FB_LAUNCH(cx, grid, block, shared_bytes, kernel, ...)                                                \
-    fb_emulated_call((cx)->limits->shared_limit, grid, block, shared_bytes, kernel, __VA_ARGS__)
+    fb_emulated_call(false, (cx)->limits->shared_limit, grid, block, shared_bytes, kernel, __VA_ARGS__)
+#define FB_LAUNCH_TOGETHER(cx, grid, block, shared_bytes, kernel, ...)                                       \
+    fb_emulated_call(true, (cx)->limits->shared_limit, grid, block, shared_bytes, kernel, __VA_ARGS__)
 #else
 extern __shared__ __align__(16) unsigned char fb_shared_memory[];
 #define FB_SHARED(type, name) type *name = (type *)fb_shared_memory
 
 template <class... P, class... A>
-static int fb_launch(const fb_cuda_context *cx, dim3 grid, dim3 block, size_t shared_bytes,
+static int fb_launch(const fb_cuda_context *cx, bool together, dim3 grid, dim3 block, size_t shared_bytes,
                      void (*kernel)(P...), A... args) {
     /* Above 48 KiB, of which a kernel may have declared some itself, it must be asked for. */
     if (shared_bytes > 47 * 1024) {
@@ -175,22 +178,30 @@ static int fb_launch(const fb_cuda_context *cx, dim3 grid, dim3 block, size_t sh
     cudaError_t divided = cudaFuncSetAttribute(
         (const void *)kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
     if (divided != cudaSuccess) return divided;
-    cudaLaunchAttribute overlap;
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute how;
+    if (together) {
+        how.id = cudaLaunchAttributeCooperative;
+        how.val.cooperative = 1;
+    } else {
+        how.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        how.val.programmaticStreamSerializationAllowed = 1;
+    }
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
     config.blockDim = block;
     config.dynamicSmemBytes = shared_bytes;
     config.stream = (cudaStream_t)cx->stream;
-    config.attrs = &overlap;
-    config.numAttrs = cx->overlap ? 1 : 0;
+    config.attrs = &how;
+    config.numAttrs = together || cx->overlap ? 1 : 0;
     return cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...);
 }
 /* Launches kernel(…); the value is a cudaError_t. A kernel that is a template with commas stands in
  * parentheses. */
 #define FB_LAUNCH(cx, grid, block, shared_bytes, kernel, ...)                                                \
-    fb_launch(cx, grid, block, shared_bytes, kernel, __VA_ARGS__)
+    fb_launch(cx, false, grid, block, shared_bytes, kernel, __VA_ARGS__)
+/* The same where the blocks wait for each other: all of them run at once, or none. */
+#define FB_LAUNCH_TOGETHER(cx, grid, block, shared_bytes, kernel, ...)                                       \
+    fb_launch(cx, true, grid, block, shared_bytes, kernel, __VA_ARGS__)
 #endif
 
 #endif

@@ -3,14 +3,8 @@
  * which share its keys and values: both of a tile are asked for at once (40 KB for 128 positions of Pythia's
  * 80 float16, several blocks on a multiprocessor), which is what keeps the memory busy. The last block of a
  * head to finish puts the splits together, in their order. Of a ring, splits are of slots. */
-#include "backend/cuda/attention.cuh"
-
-#define SPLIT                                                                                                \
-    128 /* a split is a multiple of this: the first one needs no putting together, which takes 3 us */
-#define MOST_SPLITS 64
-#define SHORT       4096 /* positions of a cache */
-
-#define LOG2_E 1.4426950408889634f
+#include "backend/cuda/flash_decode.cuh"
+#include "backend/cuda/step_list.h"
 
 /* Threads of a block, and keys of a tile. One item alone takes latency, not bandwidth: WHOLE blocks ask for a
  * whole split at once, which took 2 us of 6 at Pythia's shape. Several that share their keys have enough to
@@ -21,29 +15,16 @@ template <class K, bool WHOLE> struct tile {
     static const int threads = WHOLE ? 256 : 128, n = threads / 2 / (sizeof(K) == 4 ? 2 : 1);
 };
 
-static int split_length(int64_t capacity) { return fb_ceil(capacity, SPLIT * MOST_SPLITS) * SPLIT; }
-static int split_count(int64_t capacity) { return fb_ceil(capacity, split_length(capacity)); }
-
-/* A row of a width, in whole chunks. */
-static int64_t padded(int64_t width) { return (width + 7) / 8 * 8; }
-
 int64_t fb_cuda_decode_scratch(int64_t kv_heads, int64_t items, int64_t width, int64_t capacity) {
     return kv_heads * items * split_count(capacity) * (padded(width) + 2) * (int64_t)sizeof(float);
 }
 
-struct partials {
-    unsigned *counters; /* [kv_heads, tiles of items] */
-    float2 *totals;     /* [kv_heads, items, splits]: the largest score, and the sum of exponentials */
-    float *sums;        /* [kv_heads, items, splits, padded width] */
-    int length, splits;
-    int tiles; /* bytes of shared memory that keys and values get, and sums after them */
-};
-
-/* Rows [0, n) of a tile of keys or values; rows of `stride` bytes there. */
+/* Rows [first, n) of a tile of keys or values; rows of `stride` bytes there. */
 template <int THREADS, class K>
-FB_DEVICE void stage(uint8_t *to, const K *from, int n, int width, int chunks, int stride, bool wide) {
+FB_DEVICE void stage(uint8_t *to, const K *from, int first, int n, int width, int chunks, int stride,
+                     bool wide) {
     constexpr int E = 16 / sizeof(K);
-    int row = threadIdx.x / chunks, c = threadIdx.x % chunks, rows = THREADS / chunks,
+    int row = first + threadIdx.x / chunks, c = threadIdx.x % chunks, rows = THREADS / chunks,
         more = THREADS % chunks;
     while (row < n) {
         K *at = (K *)(void *)(to + row * stride + c * 16);
@@ -59,74 +40,6 @@ FB_DEVICE void stage(uint8_t *to, const K *from, int n, int width, int chunks, i
             c -= chunks;
             row++;
         }
-    }
-    fb_copy_commit();
-}
-
-FB_DEVICE void add(float4 *sum, float w, float4 x) {
-    sum->x = fmaf(w, x.x, sum->x);
-    sum->y = fmaf(w, x.y, sum->y);
-    sum->z = fmaf(w, x.z, sum->z);
-    sum->w = fmaf(w, x.w, sum->w);
-}
-
-#define EARLY 4
-
-/* All splits of the items, of which each has `active`. `room`: shared memory. */
-template <int THREADS, int M>
-FB_DEVICE void combine(const fb_attention &a, const partials &p, int kv_head, int item, int live, int active,
-                       int wp, float *room) {
-    int warp = threadIdx.x / FB_WARP, lane = threadIdx.x % FB_WARP, items = a.rows * a.group;
-    int64_t base = (int64_t)(kv_head * items + item) * p.splits;
-    float *weight = room, *sums = room + M * MOST_SPLITS; /* [M][MOST_SPLITS], [turns][live * wp] */
-    int quads = wp / 4, all = live * quads;
-    int turns = THREADS / all; /* threads that share the splits of four columns */
-    if (turns < 1) turns = 1;
-    /* The first sums are asked for together with the totals. */
-    float4 early[EARLY];
-    const float4 *mine =
-        (const float4 *)(p.sums + (base + threadIdx.x % all / quads * p.splits) * wp) + threadIdx.x % quads;
-#pragma unroll
-    for (int n = 0; n < EARLY; n++) {
-        int s = threadIdx.x / all + n * turns;
-        early[n] =
-            (int)threadIdx.x < all * turns && s < active ? __ldcg(mine + s * quads) : make_float4(0, 0, 0, 0);
-    }
-    for (int m = warp; m < live; m += THREADS / FB_WARP) {
-        float most[2], total[2];
-        for (int i = 0; i < 2; i++) {
-            int s = lane + i * FB_WARP;
-            float2 t = s < active ? __ldcg(p.totals + base + m * p.splits + s) : make_float2(-INFINITY, 0);
-            most[i] = t.x;
-            total[i] = t.y;
-        }
-        float all = fb_warp_max(fmaxf(most[0], most[1]));
-        most[0] = fb_exp2(most[0] - all);
-        most[1] = fb_exp2(most[1] - all);
-        float sum = 1.0f / fb_warp_sum(most[0] * total[0] + most[1] * total[1]);
-        weight[m * MOST_SPLITS + lane] = most[0] * sum;
-        weight[m * MOST_SPLITS + lane + FB_WARP] = most[1] * sum;
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < all * turns; i += THREADS) {
-        int turn = i / all, m = i % all / quads, quad = i % quads;
-        const float4 *from = (const float4 *)(p.sums + (base + m * p.splits) * wp) + quad;
-        float4 sum = make_float4(0, 0, 0, 0);
-        int s = turn;
-        if (i == (int)threadIdx.x)
-#pragma unroll
-            for (int n = 0; n < EARLY; n++, s += turns)
-                if (s < active) add(&sum, weight[m * MOST_SPLITS + s], early[n]);
-#pragma unroll 4
-        for (; s < active; s += turns) add(&sum, weight[m * MOST_SPLITS + s], __ldcg(from + s * quads));
-        ((float4 *)sums)[turn * all + i % all] = sum;
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < live * wp; i += THREADS) {
-        float sum = sums[i];
-        for (int turn = 1; turn < turns; turn++) sum += sums[turn * live * wp + i];
-        if (i % wp < a.width)
-            fb_store_as(a.out_type, a.out, fb_item_out(a, kv_head, item + i / wp) + i % wp, sum);
     }
 }
 
@@ -148,13 +61,16 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads)) decode_kernel(fb_at
     constexpr int THREADS = tile<K, WHOLE>::threads, E = 16 / sizeof(K), N = tile<K, WHOLE>::n,
                   LANES = THREADS / N;
     fb_let_next_start();
-    fb_wait_for_previous();
+    if (RING) fb_wait_for_previous();
     int past = RING ? fb_past(a.slots) : (int)*a.slots.position;
     int items = a.rows * a.group, split = blockIdx.y, kv_head = blockIdx.x;
     int item = blockIdx.z * M, live = min(M, items - item), last_row = fb_item_row(a, item + live - 1);
     int count = RING ? fb_count(a.slots, past + last_row) : past + last_row + 1; /* of the last item */
     int begin = split * p.length, end = min(begin + p.length, count);
-    if (begin >= count) return;
+    if (begin >= count) {
+        if (!RING) fb_wait_for_previous();
+        return;
+    }
     if (RING) { /* no more of the split than its items see; it may be nothing */
         fb_span seen = fb_span_of(a.slots, past + fb_item_row(a, item), past + last_row, begin, end);
         begin = seen.begin;
@@ -171,8 +87,17 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads)) decode_kernel(fb_at
     const K *k = (const K *)a.k + (kv_head * a.capacity + begin) * a.width;
     const K *v = (const K *)a.v + (kv_head * a.capacity + begin) * a.width;
 
-    stage<THREADS>(keys, k, min(N, end - begin), a.width, chunks, stride, a.wide);
-    stage<THREADS>(values, v, min(N, end - begin), a.width, chunks, stride, a.wide);
+    int staged = min(N, end - begin), old = 0;
+    if (!RING) { /* what earlier steps have left in the cache is there before this one's kernels have ended */
+        old = max(min(staged, past - begin), 0);
+        stage<THREADS>(keys, k, 0, old, a.width, chunks, stride, a.wide);
+        stage<THREADS>(values, v, 0, old, a.width, chunks, stride, a.wide);
+        fb_wait_for_previous();
+    }
+    stage<THREADS>(keys, k, old, staged, a.width, chunks, stride, a.wide);
+    fb_copy_commit();
+    stage<THREADS>(values, v, old, staged, a.width, chunks, stride, a.wide);
+    fb_copy_commit();
     load_queries<THREADS, M>(a, kv_head, item, live, false, wp, q);
     if (RING && begin < a.second) load_queries<THREADS, M>(a, kv_head, item, live, true, wp, sink_q);
     if (threadIdx.x < M) {
@@ -229,10 +154,9 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads)) decode_kernel(fb_at
         }
         __syncthreads();
         if (next < end)
-            stage<THREADS>(keys, k + (int64_t)(next - begin) * a.width, min(N, end - next), a.width, chunks,
-                           stride, a.wide);
-        else
-            fb_copy_commit();
+            stage<THREADS>(keys, k + (int64_t)(next - begin) * a.width, 0, min(N, end - next), a.width,
+                           chunks, stride, a.wide);
+        fb_copy_commit();
         for (int m = warp; m < M; m += THREADS / FB_WARP) {
             float s[N / FB_WARP], here = -INFINITY, sums = 0;
 #pragma unroll
@@ -275,10 +199,9 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads)) decode_kernel(fb_at
         }
         __syncthreads();
         if (next < end)
-            stage<THREADS>(values, v + (int64_t)(next - begin) * a.width, min(N, end - next), a.width, chunks,
-                           stride, a.wide);
-        else
-            fb_copy_commit();
+            stage<THREADS>(values, v + (int64_t)(next - begin) * a.width, 0, min(N, end - next), a.width,
+                           chunks, stride, a.wide);
+        fb_copy_commit();
     }
 
     /* The keys and values have been read: their room takes the sums, [turns][M][wp]. */
@@ -316,17 +239,24 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads)) decode_kernel(fb_at
     combine<THREADS, M>(a, p, kv_head, item, live, active, wp, sums);
 }
 
-template <class K, int M, bool RING, bool WHOLE>
-static int launch_as(const fb_attention *a, const fb_cuda_context *cx) {
-    constexpr int THREADS = tile<K, WHOLE>::threads, E = 16 / sizeof(K), N = tile<K, WHOLE>::n;
-    int chunks = fb_ceil(a->width, E), wp = chunks * E, items = a->rows * a->group;
+/* Where the splits of a launch leave what they have; wp: the padded width. */
+static partials partials_of(const fb_attention *a, int wp, const fb_cuda_context *cx) {
     partials p;
     p.counters = (unsigned *)(void *)cx->scratch;
     p.length = split_length(a->capacity);
     p.splits = split_count(a->capacity);
     /* Sums first: they are read in sixteen bytes. */
     p.sums = (float *)(void *)(cx->scratch + FB_CUDA_COUNTERS);
-    p.totals = (float2 *)(void *)(p.sums + (int64_t)a->kv_heads * items * p.splits * wp);
+    p.totals = (float2 *)(void *)(p.sums + (int64_t)a->kv_heads * a->rows * a->group * p.splits * wp);
+    p.tiles = 0;
+    return p;
+}
+
+template <class K, int M, bool RING, bool WHOLE>
+static int launch_as(const fb_attention *a, const fb_cuda_context *cx) {
+    constexpr int THREADS = tile<K, WHOLE>::threads, E = 16 / sizeof(K), N = tile<K, WHOLE>::n;
+    int chunks = fb_ceil(a->width, E), wp = chunks * E, items = a->rows * a->group;
+    partials p = partials_of(a, wp, cx);
     int sums = THREADS / chunks * M * wp * 4;
     int together = (M * MOST_SPLITS + (M * wp > THREADS * 4 ? M * wp : THREADS * 4)) * 4;
     p.tiles = N * (chunks | 1) * 16 * 2;
@@ -354,6 +284,10 @@ int fb_cuda_flash_decode(const fb_attention *a, const fb_cuda_context *cx) {
     int items = a->rows * a->group, result = 1;
     /* Short caches lie in the second-level cache, where reading them again costs less than sharing them. */
     if (a->capacity <= SHORT) items = 1;
+    if (cx->list) { /* whose attention is that of one item */
+        partials p = partials_of(a, a->width, cx);
+        return items == 1 ? st_add_attention(a, &p, cx->list) : FB_CUDA_NOT_LISTED;
+    }
     FB_FOR_TYPE(a->kv_type, K,
                 result = items == 1   ? launch_decode<K, 1>(a, cx)
                          : items == 2 ? launch_decode<K, 2>(a, cx)

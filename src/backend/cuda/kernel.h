@@ -40,9 +40,15 @@ typedef struct fb_cuda_context {
      * first FB_CUDA_COUNTERS bytes are zeros when an op begins, and the op leaves them so. */
     uint8_t *scratch;
     int64_t scratch_bytes;
+    /* Not NULL: launchers append to it what they would have launched (step.h). */
+    struct fb_cuda_list *list;
 } fb_cuda_context;
 
+/* A launcher's result besides cudaError_t: what it was to append has no place in a list. */
+#define FB_CUDA_NOT_LISTED (-1)
+
 #define FB_CUDA_COUNTERS 65536
+#define FB_CUDA_MEETING  (FB_CUDA_COUNTERS - 4) /* the counter at which the blocks of a step meet */
 
 /* The result is a cudaError_t: 0, or why the launch failed. */
 typedef int (*fb_cuda_launch)(const fb_call *call, const fb_cuda_context *cx);

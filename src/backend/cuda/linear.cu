@@ -35,13 +35,17 @@ static int chunk_of(fb_dtype dtype) {
 }
 
 /* Of the number of columns and the weight's dtype alone, so that a row's sum has the same order everywhere: a
- * whole warp takes a row, in pieces of at most MV_STEPS chunks a lane, so that even 2048 long rows keep all
- * warps of the device busy. */
+ * whole warp takes a row, in pieces of at most MV_STEPS chunks a lane (a power of two of them where that is
+ * possible: a warp then has the same piece of all its rows), so that even 2048 long rows keep all warps of
+ * the device busy. */
 static void shape_of(mv_segment *seg, int chunk) {
     seg->chunks = (seg->cols + chunk - 1) / chunk;
     int steps = (seg->chunks + FB_WARP - 1) / FB_WARP;
-    seg->pieces = (steps + MV_STEPS - 1) / MV_STEPS;
-    seg->steps = (steps + seg->pieces - 1) / seg->pieces;
+    int most = chunk == 32 ? MV_STEPS_Q4 : MV_STEPS;
+    int least = (steps + most - 1) / most, pieces = 1;
+    while (pieces < least) pieces *= 2;
+    seg->steps = (steps + pieces - 1) / pieces;
+    if ((pieces - 1) * seg->steps >= steps) seg->steps = (steps + least - 1) / least; /* one would be empty */
     seg->pieces = (steps + seg->steps - 1) / seg->steps;
     seg->skip_units = MV_WARPS / seg->pieces;
     seg->skip_pieces = MV_WARPS % seg->pieces;

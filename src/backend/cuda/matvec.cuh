@@ -17,6 +17,7 @@
 
 #include "backend/cuda/matvec_input.cuh"
 #include "backend/cuda/matvec_output.cuh"
+#include "backend/cuda/step_list.h"
 
 #ifdef FB_EMULATED
 #define __grid_constant__
@@ -131,7 +132,7 @@ __global__ void __launch_bounds__(MV_THREADS, 1) mv_kernel(const __grid_constant
     if (plan.results)
         mv_best_of_all(plan, mv_look<R>(plan, partial), &last);
     else
-        mv_finish<R>(plan, partial, rest);
+        mv_finish<R>(plan, plan.type, partial, rest);
 }
 
 /* ---- launching ------------------------------------------------------------------------------------------
@@ -255,10 +256,31 @@ static bool mv_inputs_whole(const mv_plan *plan) {
     return true;
 }
 
+/* For a list instead of a launch: one row, and a ring that all ops of the list share. */
+template <class W, class X> static int mv_append(const mv_plan *plan, const fb_cuda_context *cx) {
+    if constexpr (sizeof(X) == 2 || mv_integers<X>::value) {
+        const int R = mv_rows<W, 1>::value;
+        mv_plan own = *plan;
+        int64_t staged = mv_place_raw(&own, mv_place_inputs<W, X>(&own, 1, true));
+        for (int s = 0; s < own.segments; s++)
+            if (MV_WARPS % own.seg[s].pieces) return FB_CUDA_NOT_LISTED;
+        mv_plan_slot<W>(&own, R);
+        mv_plan_blocks(&own, R, cx->limits->sms);
+        int64_t partial = own.partials > FB_NORM_ROOM ? own.partials : FB_NORM_ROOM;
+        own.partial_at = (int)staged;
+        return st_add_matvec(&own, mv_dtype<W>::value, staged + partial * (int64_t)sizeof(float), cx->list);
+    }
+    return FB_CUDA_NOT_LISTED;
+}
+
 /* Where x does not fit, fewer rows at a time: the weights are then read more than once. */
 template <class W, class X> static int mv_launch(const mv_plan *plan, const fb_cuda_context *cx) {
     bool whole = plan->aligned && mv_inputs_whole(plan);
     int most = whole ? MV_MOST_ROWS : 4;
+    if (cx->list)
+        return whole && plan->ms == 1 && !plan->sums && !plan->given && !plan->results
+                   ? mv_append<W, X>(plan, cx)
+                   : FB_CUDA_NOT_LISTED;
     for (int row = 0; row < plan->ms;) {
         mv_plan part = *plan;
         int left = plan->ms - row;

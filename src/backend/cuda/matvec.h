@@ -10,6 +10,7 @@
 #define MV_WARPS       (MV_THREADS / FB_WARP)
 #define MV_COPIERS     128         /* threads that bring x */
 #define MV_STEPS       8           /* chunks of a piece that a lane takes, at most */
+#define MV_STEPS_Q4    3           /* likewise, of Q4_0, of which a slot has two rows */
 #define MV_DEPTH       4           /* slots of a warp's ring, at most */
 #define MV_LONG        (384 << 10) /* bytes of weights of a block */
 #define MV_SPARE       (4 << 10)   /* bytes of shared memory that are not counted one by one */

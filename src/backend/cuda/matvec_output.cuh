@@ -63,10 +63,10 @@ template <int R> FB_DEVICE int mv_outputs(const mv_plan &plan) {
 }
 
 /* What the plain linear and activation would have stored. */
-FB_DEVICE float mv_finished(const mv_plan &plan, const mv_segment &seg, uint32_t bias, float sum) {
+FB_DEVICE float mv_finished(fb_dtype type, const mv_segment &seg, uint32_t bias, float sum) {
     if (seg.bias) sum += mv_widen(seg.bias_type, bias);
-    sum = mv_rounded(plan.type, sum);
-    return seg.act == FB_OP_COUNT ? sum : mv_rounded(plan.type, fb_activate(seg.act, sum));
+    sum = mv_rounded(type, sum);
+    return seg.act == FB_OP_COUNT ? sum : mv_rounded(type, fb_activate(seg.act, sum));
 }
 
 /* What an output needs besides its sums: biases can be asked for at any time, the residual when the kernel
@@ -85,29 +85,31 @@ FB_DEVICE void mv_get_residual(const mv_plan &plan, const mv_output &output, int
         rest->residual = mv_get(plan.type, plan.residual, m * plan.residual_stride + output.row);
 }
 
-FB_DEVICE void mv_store(const mv_plan &plan, const mv_output &output, int m, const float *partial,
-                        const mv_rest &rest) {
+/* `type` is the plan's: a constant where the caller knows it. */
+FB_DEVICE void mv_store(const mv_plan &plan, fb_dtype type, const mv_output &output, int m,
+                        const float *partial, const mv_rest &rest) {
     const mv_segment &seg = plan.seg[output.s];
     float v = mv_total(partial, seg.pieces);
     if (plan.sums) { /* for a second launch to finish */
         plan.sums[(int64_t)m * seg.rows + output.row] = v;
         return;
     }
-    v = mv_finished(plan, seg, rest.bias[0], v);
+    v = mv_finished(type, seg, rest.bias[0], v);
     if (plan.combined) {
         if (plan.combine == FB_COMBINE_MUL || plan.pair) {
             float other = plan.given ? plan.given[(int64_t)m * seg.rows + output.row]
                                      : mv_total(partial + seg.pieces, plan.seg[1].pieces);
-            other = mv_finished(plan, plan.seg[1], rest.bias[1], other);
-            v = plan.combine == FB_COMBINE_MUL ? v * other : mv_rounded(plan.type, v + other);
+            other = mv_finished(type, plan.seg[1], rest.bias[1], other);
+            v = plan.combine == FB_COMBINE_MUL ? v * other : mv_rounded(type, v + other);
         }
-        if (plan.combine == FB_COMBINE_ADD) v += mv_widen(plan.type, rest.residual);
+        if (plan.combine == FB_COMBINE_ADD) v += mv_widen(type, rest.residual);
     }
-    mv_put(plan.type, seg.out, m * seg.out_stride + output.row, v);
+    mv_put(type, seg.out, m * seg.out_stride + output.row, v);
 }
 
 /* All outputs of the block; `rest` is what the thread's first one needs (row 0 of x). */
-template <int R> FB_DEVICE void mv_finish(const mv_plan &plan, const float *partial, mv_rest rest) {
+template <int R>
+FB_DEVICE void mv_finish(const mv_plan &plan, fb_dtype type, const float *partial, mv_rest rest) {
     int outputs = mv_outputs<R>(plan), all = outputs * plan.ms;
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < all; i += MV_THREADS) {
@@ -117,7 +119,7 @@ template <int R> FB_DEVICE void mv_finish(const mv_plan &plan, const float *part
             mv_get_biases(plan, output, &rest);
             mv_get_residual(plan, output, m, &rest);
         }
-        mv_store(plan, output, m, partial + m * plan.partials + output.at, rest);
+        mv_store(plan, type, output, m, partial + m * plan.partials + output.at, rest);
     }
 }
 

@@ -11,6 +11,8 @@
 #include "backend/cuda/matvec.h"
 #include "backend/cuda/matvec_products.cuh"
 
+/* How mv_kernel copies; the emulation copies as devices before sm_90 do, there, and in a step's kernel as
+ * those after it. */
 #if !defined FB_EMULATED && defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
 #define MV_BULK 1
 #else
@@ -20,7 +22,13 @@
 /* ---- copies ----------------------------------------------------------------------------------------------
  */
 
-#if MV_BULK
+#ifdef FB_EMULATED
+FB_DEVICE void mv_barrier_make(uint64_t *) {}
+FB_DEVICE void mv_barriers_made() {}
+FB_DEVICE void mv_barrier_expect(uint64_t *, int) {}
+FB_DEVICE void mv_barrier_wait(uint64_t *, int) {}
+FB_DEVICE void mv_bulk(void *to, const void *from, int bytes, uint64_t *) { memcpy(to, from, (size_t)bytes); }
+#elif defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
 FB_DEVICE uint32_t mv_shared(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 /* A barrier whose phase ends when one has said how many bytes to expect, and these have come. */
 FB_DEVICE void mv_barrier_make(uint64_t *barrier) {
@@ -54,6 +62,12 @@ FB_DEVICE void mv_bulk(void *to, const void *from, int bytes, uint64_t *barrier)
         "l"(from), "r"(bytes), "r"(mv_shared(barrier))
         : "memory");
 }
+#else /* never called */
+FB_DEVICE void mv_barrier_make(uint64_t *) {}
+FB_DEVICE void mv_barriers_made() {}
+FB_DEVICE void mv_barrier_expect(uint64_t *, int) {}
+FB_DEVICE void mv_barrier_wait(uint64_t *, int) {}
+FB_DEVICE void mv_bulk(void *, const void *, int, uint64_t *) {}
 #endif
 
 /* ---- what comes when -------------------------------------------------------------------------------------
@@ -149,9 +163,9 @@ FB_DEVICE mv_ring mv_ring_of(const mv_plan &plan, uint8_t *shared) {
     return ring;
 }
 
-/* Asks for the walk's piece, into a slot that all lanes have read, and walks on. On devices with bulk copies
- * for the first lane of a warp only. */
-template <class W, int R, bool RING>
+/* Asks for the walk's piece, into a slot that all lanes have read, and walks on. With bulk copies for the
+ * first lane of a warp only. */
+template <class W, int R, bool RING, bool BULK>
 FB_DEVICE void mv_fetch(const mv_plan &plan, const mv_ring &ring, int slot, mv_walk &walk) {
     int lane = (int)threadIdx.x % FB_WARP;
     if (walk.row >= walk.end) {
@@ -174,35 +188,36 @@ FB_DEVICE void mv_fetch(const mv_plan &plan, const mv_ring &ring, int slot, mv_w
             const uint16_t *scale = seg.scales + ((int64_t)walk.row * seg.chunks + first) / per;
             const bool scales = mv_quantised<W>::value;
             int scale_bytes = scales ? count / per * 2 : 0;
-#if MV_BULK
-            uint64_t *barrier = ring.barriers + slot;
-            mv_barrier_expect(barrier, rows * (count * 16 + scale_bytes));
-            /* Rows that are the slot's length lie there as they do in memory: one copy. */
-            bool whole = R > 1 && count * 16 == plan.slot_row && seg.pieces == 1;
-            int copies = whole ? 1 : rows, times = whole ? rows : 1;
+            if constexpr (BULK) {
+                uint64_t *barrier = ring.barriers + slot;
+                mv_barrier_expect(barrier, rows * (count * 16 + scale_bytes));
+                /* Rows that are the slot's length lie there as they do in memory: one copy. */
+                bool whole = R > 1 && count * 16 == plan.slot_row && seg.pieces == 1;
+                int copies = whole ? 1 : rows, times = whole ? rows : 1;
 #pragma unroll 1
-            for (int r = 0; r < copies; r++) {
-                mv_bulk(to + r * plan.slot_row, from + (int64_t)r * seg.row_bytes, times * count * 16,
-                        barrier);
-                if (scales)
-                    mv_bulk(to + plan.scale_at + r * plan.scale_row, scale + r * (seg.chunks / per),
-                            times * scale_bytes, barrier);
-            }
-#else
-            for (int r = 0; r < rows; r++) {
+                for (int r = 0; r < copies; r++) {
+                    mv_bulk(to + r * plan.slot_row, from + (int64_t)r * seg.row_bytes, times * count * 16,
+                            barrier);
+                    if (scales)
+                        mv_bulk(to + plan.scale_at + r * plan.scale_row, scale + r * (seg.chunks / per),
+                                times * scale_bytes, barrier);
+                }
+            } else {
+                for (int r = 0; r < rows; r++) {
 #pragma unroll 5
-                for (int at = lane; at < count; at += FB_WARP)
-                    fb_copy_16(to + r * plan.slot_row + at * 16, from + (int64_t)r * seg.row_bytes + at * 16);
-                if (!scales) continue;
-                const uint8_t *its = (const uint8_t *)(scale + r * (seg.chunks / per));
-                for (int at = lane * 16; at < scale_bytes; at += FB_WARP * 16)
-                    fb_copy_16(to + plan.scale_at + r * plan.scale_row + at, its + at);
+                    for (int at = lane; at < count; at += FB_WARP)
+                        fb_copy_16(to + r * plan.slot_row + at * 16,
+                                   from + (int64_t)r * seg.row_bytes + at * 16);
+                    if (!scales) continue;
+                    const uint8_t *its = (const uint8_t *)(scale + r * (seg.chunks / per));
+                    for (int at = lane * 16; at < scale_bytes; at += FB_WARP * 16)
+                        fb_copy_16(to + plan.scale_at + r * plan.scale_row + at, its + at);
+                }
             }
-#endif
         }
         mv_walk_on<R>(plan, walk);
     }
-    if (RING && !MV_BULK) fb_copy_commit();
+    if (RING && !BULK) fb_copy_commit();
 }
 
 /* The slots are filled for the first time. */
@@ -219,7 +234,7 @@ FB_DEVICE void mv_fill(const mv_plan &plan, const mv_ring &ring, mv_walk &walk) 
         walk.partial = 0;
         mv_walk_into<R>(plan, walk, 0, (int)threadIdx.x / FB_WARP);
 #pragma unroll 1
-        for (int i = 0; i < plan.depth; i++) mv_fetch<W, R, RING>(plan, ring, i, walk);
+        for (int i = 0; i < plan.depth; i++) mv_fetch<W, R, RING, MV_BULK>(plan, ring, i, walk);
     }
     __syncwarp();
 }
@@ -255,7 +270,7 @@ FB_DEVICE void mv_refill(const mv_plan &plan, mv_ring &ring, mv_walk &walk) {
 #if MV_BULK
     if (threadIdx.x % FB_WARP == 0)
 #endif
-        mv_fetch<W, R, RING>(plan, ring, ring.slot, walk);
+        mv_fetch<W, R, RING, MV_BULK>(plan, ring, ring.slot, walk);
     __syncwarp();
     if (++ring.slot == plan.depth) {
         ring.slot = 0;

@@ -1,6 +1,7 @@
 /* rope_angles, rope, kv_append, and rope_kv, which is all of them but the angles: what happens to q, k and v
  * between their projection and the attention. */
 #include "backend/cuda/chunk.cuh"
+#include "backend/cuda/step_list.h"
 
 #define THREADS 128
 
@@ -221,6 +222,7 @@ int fb_cuda_rope(const fb_call *call, const fb_cuda_context *cx) {
 }
 
 int fb_cuda_kv_append(const fb_call *call, const fb_cuda_context *cx) {
+    if (cx->list) return st_add_rotation(call, false, cx->list);
     rope_args args = args_of(call, cx);
     args.kv = call->kv;
     args.k = heads_of(&call->in[0], NULL, NULL, 0);
@@ -230,6 +232,7 @@ int fb_cuda_kv_append(const fb_call *call, const fb_cuda_context *cx) {
 
 /* in: q, k, v, angles, with sinks those of the second query; out: the rotated q, the second one. */
 int fb_cuda_rope_kv(const fb_call *call, const fb_cuda_context *cx) {
+    if (cx->list) return st_add_rotation(call, true, cx->list);
     const int64_t rotary = call->attr.rotary;
     rope_args args = args_of(call, cx);
     args.kv = call->kv;

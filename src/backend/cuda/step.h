@@ -19,6 +19,15 @@ typedef struct fb_cuda_state {
  * its token in state->best and as the next step's only id. */
 int fb_cuda_advance(fb_cuda_state *state, const float *best, const fb_cuda_context *cx);
 
+/* The layers of a decode step, for one kernel that does them all. A context that has a list makes launchers
+ * append to it; they return FB_CUDA_NOT_LISTED where that kernel cannot do what they would have launched. */
+typedef struct fb_cuda_list fb_cuda_list;
+fb_cuda_list *fb_cuda_list_new(int64_t ops); /* NULL: no memory */
+void fb_cuda_list_free(fb_cuda_list *list);
+/* The list is whole: `*bytes` of ops, to be copied to the device; or FB_CUDA_NOT_LISTED. */
+int fb_cuda_list_end(fb_cuda_list *list, const fb_cuda_context *cx, const void **ops, int64_t *bytes);
+int fb_cuda_list_launch(const fb_cuda_list *list, const void *ops, const fb_cuda_context *cx);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,4 +1,4 @@
-/* Threads of a block are coroutines with a stack each; one scheduler goes round among those that do not wait.
+/* Threads are coroutines with a stack each; one scheduler goes round among those that do not wait.
  */
 #include "support/emulate/emulate.h"
 
@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#define MOST_THREADS 1024
+#define MOST_THREADS 1024 /* of a block */
+#define MOST_ALL     (16 * MOST_THREADS)
 #define STACK_BYTES  (128 << 10)
 #define INVALID      1 /* cudaErrorInvalidValue */
 
@@ -25,11 +26,13 @@ struct thread {
     fb_emulated_place place;
 };
 
-thread threads[MOST_THREADS];
-uint64_t left[MOST_THREADS]; /* what each thread brought to its warp's meeting */
+thread threads[MOST_ALL];
+uint64_t left[MOST_ALL]; /* what each thread brought to its warp's meeting */
 uint8_t *stacks, *shared_memory;
 size_t shared_room;
-int count, current;
+int count, current; /* threads of a block; the one that runs, of all blocks */
+int all;            /* threads that run at once */
+bool yielded;       /* the thread that ran waits for another block */
 void *scheduler_sp;
 const std::function<void()> *body;
 
@@ -85,7 +88,7 @@ void prepare(int t) {
 
 bool release_warp(int first) {
     bool any = false;
-    int last = first + 32 < count ? first + 32 : count;
+    int end = (first / count + 1) * count, last = first + 32 < end ? first + 32 : end;
     for (int t = first; t < last; t++) {
         if (threads[t].state != AT_WARP) continue;
         uint32_t mask = threads[t].mask;
@@ -111,11 +114,11 @@ bool release_warp(int first) {
     return any;
 }
 
-bool release_block() {
+bool release_block(int first) {
     bool any = false;
-    for (int t = 0; t < count; t++)
+    for (int t = first; t < first + count; t++)
         if (threads[t].state == AT_WARP || threads[t].state == RUNS) return false;
-    for (int t = 0; t < count; t++)
+    for (int t = first; t < first + count; t++)
         if (threads[t].state == AT_BLOCK) {
             threads[t].state = RUNS;
             any = true;
@@ -123,26 +126,44 @@ bool release_block() {
     return any;
 }
 
-void run_block() {
-    for (;;) {
-        bool ran = false, left_over = false;
-        for (int t = 0; t < count; t++) {
-            left_over |= threads[t].state != DONE;
+/* As far as the block's threads can go before they wait for another block; whether that was anywhere. */
+bool run_block(int first) {
+    for (bool any = false;; any = true) {
+        bool went = false;
+        for (int t = first; t < first + count; t++) {
             if (threads[t].state != RUNS) continue;
             current = t;
+            yielded = false;
             fb_emulated_now = threads[t].place;
             fb_emulated_switch(&scheduler_sp, threads[t].sp);
-            ran = true;
+            went |= !yielded;
         }
+        bool released = false;
+        for (int warp = first; warp < first + count; warp += 32) released |= release_warp(warp);
+        if (!released) released = release_block(first);
+        if (!went && !released) return any;
+    }
+}
+
+/* One block runs far ahead of the next: what blocks read of each other without waiting is not there yet. */
+void run_blocks() {
+    for (;;) {
+        bool any = false, left_over = false;
+        for (int block = 0; block < all; block += count) any |= run_block(block);
+        for (int t = 0; t < all; t++) left_over |= threads[t].state != DONE;
         if (!left_over) return;
-        for (int first = 0; first < count; first += 32) ran |= release_warp(first);
-        if (!ran && !release_block()) fail("threads wait for each other");
+        if (!any) fail("threads wait for each other");
     }
 }
 
 } // namespace
 
-void *fb_emulated_shared() { return shared_memory; }
+void *fb_emulated_shared() { return shared_memory + (size_t)(current / count) * shared_room; }
+
+void fb_emulated_yield() {
+    yielded = true;
+    leave();
+}
 
 void fb_emulated_block_meet() {
     threads[current].state = AT_BLOCK;
@@ -158,32 +179,33 @@ const uint64_t *fb_emulated_warp_meet(uint32_t mask, uint64_t word) {
     return threads[current].words;
 }
 
-int fb_emulated_launch(dim3 grid, dim3 block, size_t shared_bytes, int shared_limit,
+int fb_emulated_launch(bool together, dim3 grid, dim3 block, size_t shared_bytes, int shared_limit,
                        const std::function<void()> &thread) {
+    long long blocks = (long long)grid.x * grid.y * grid.z;
     count = (int)(block.x * block.y * block.z);
-    if (count < 1 || count > MOST_THREADS || (long long)shared_bytes > shared_limit || !grid.x || !grid.y ||
-        !grid.z || grid.y > 65535 || grid.z > 65535)
+    if (count < 1 || count > MOST_THREADS || (long long)shared_bytes > shared_limit || !blocks ||
+        grid.y > 65535 || grid.z > 65535 || (together && blocks * count > MOST_ALL))
         return INVALID;
     if (!stacks) {
-        stacks = (uint8_t *)mmap(NULL, (size_t)MOST_THREADS * STACK_BYTES, PROT_READ | PROT_WRITE,
-                                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        stacks = (uint8_t *)mmap(NULL, (size_t)MOST_ALL * STACK_BYTES, PROT_READ | PROT_WRITE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (stacks == MAP_FAILED) fail("no memory for stacks");
     }
+    int at_once = together ? (int)blocks : 1;
     free(shared_memory);
     shared_room = (shared_bytes + 15) / 16 * 16 + 16;
-    shared_memory = (uint8_t *)aligned_alloc(16, shared_room);
+    shared_memory = (uint8_t *)aligned_alloc(16, shared_room * (size_t)at_once);
     body = &thread;
-    for (unsigned z = 0; z < grid.z; z++)
-        for (unsigned y = 0; y < grid.y; y++)
-            for (unsigned x = 0; x < grid.x; x++) {
-                memset(shared_memory, 0xff, shared_room);
-                for (int t = 0; t < count; t++) {
-                    unsigned u = (unsigned)t;
-                    threads[t].place = {dim3(u % block.x, u / block.x % block.y, u / block.x / block.y),
-                                        dim3(x, y, z), block, grid};
-                    prepare(t);
-                }
-                run_block();
-            }
+    all = at_once * count;
+    for (long long first = 0; first < blocks; first += at_once) {
+        memset(shared_memory, 0xff, shared_room * (size_t)at_once);
+        for (int t = 0; t < all; t++) {
+            unsigned u = (unsigned)(t % count), b = (unsigned)(first + t / count);
+            threads[t].place = {dim3(u % block.x, u / block.x % block.y, u / block.x / block.y),
+                                dim3(b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y), block, grid};
+            prepare(t);
+        }
+        run_blocks();
+    }
     return 0;
 }

@@ -1,4 +1,5 @@
-/* Runs CUDA kernels on the host, one block after the other, one thread after the other: a thread runs until
+/* Runs CUDA kernels on the host, one block after the other (or, where blocks wait for each other, all of them
+ * at once), one thread after the other: a thread runs until
  * it meets others (at __syncthreads, or at an instruction of its warp), then the next one goes on. Slow, and
  * good for one thing: to see what a kernel computes where there is no GPU. Shared memory is NaN at the start
  * of a block. What only timing shows (races, missing barriers) it does not see; compute-sanitizer on a GPU
@@ -19,6 +20,7 @@
 #define __host__
 #define __global__      static
 #define __forceinline__ inline
+#define __noinline__    inline
 #define __restrict__
 #define __launch_bounds__(...)
 #define __shared__   static
@@ -68,18 +70,20 @@ extern fb_emulated_place fb_emulated_now;
 void *fb_emulated_shared();
 /* 0, or cudaErrorInvalidValue where the device would refuse: too many threads, no blocks, too much shared
  * memory. */
-int fb_emulated_launch(dim3 grid, dim3 block, size_t shared_bytes, int shared_limit,
+int fb_emulated_launch(bool together, dim3 grid, dim3 block, size_t shared_bytes, int shared_limit,
                        const std::function<void()> &thread);
+/* Lets the other threads go on: for loops that wait for another block, of a launch of all together. */
+void fb_emulated_yield();
 
 /* While a graph is recorded, its steps; else NULL. */
 extern std::vector<std::function<int()>> *fb_emulated_recording;
 
 template <class... P, class... A>
-static inline int fb_emulated_call(int shared_limit, dim3 grid, dim3 block, size_t shared_bytes,
-                                   void (*kernel)(P...), A... args) {
+static inline int fb_emulated_call(bool together, int shared_limit, dim3 grid, dim3 block,
+                                   size_t shared_bytes, void (*kernel)(P...), A... args) {
     std::tuple<P...> values(static_cast<P>(args)...);
     auto launch = [=] {
-        return fb_emulated_launch(grid, block, shared_bytes, shared_limit,
+        return fb_emulated_launch(together, grid, block, shared_bytes, shared_limit,
                                   [&] { std::apply(kernel, values); });
     };
     if (!fb_emulated_recording) return launch();

@@ -21,8 +21,10 @@ struct fb_engine {
     fb_cuda_state *state; /* on the device */
     /* On the host, where copies do not wait: the step's numbers on their way, and results. */
     fb_cuda_state *sent;
-    uint8_t *rows; /* hidden states, logits or the best token, as the device has them */
-    float *hidden; /* [chunk, hidden] */
+    uint8_t *rows;      /* hidden states, logits or the best token, as the device has them */
+    float *hidden;      /* [chunk, hidden] */
+    fb_cuda_list *list; /* the layers of a decode step, if one kernel does them all … */
+    void *listed;       /* … on the device */
     fb_gpu_graph *graph;
     fb_trace recorded;  /* what one launch of the graph runs */
     bool state_is_next; /* the state on the device is that of a decode step … */
@@ -97,6 +99,49 @@ static int64_t result_bytes(const fb_engine *e) {
     return max_of(e->frame.options.chunk * p->hidden, e->frame.options.epilogue_rows * p->vocab) * 4;
 }
 
+/* ---- the layers of a decode step as a list --------------------------------------------------------------
+ */
+
+/* Whether all of them are on the list. */
+static bool append_layers(fb_engine *e) {
+    const fb_program *p = e->frame.bound.program;
+    fb_step step = {.ids = e->state->ids, .rows = 1, .epilogue_rows = 1};
+    for (int64_t layer = 0; layer < p->layers; layer++)
+        for (int32_t i = 0; i < p->op_count[FB_BODY]; i++) {
+            fb_call call;
+            fb_frame_call(&e->frame, FB_BODY, i, layer, &step, &call);
+            call.kv = fb_frame_cache(&e->frame, e->cache->memory, layer);
+            if (fb_cuda_launches[p->ops[FB_BODY][i].kind](&call, &e->cx)) return false;
+        }
+    return true;
+}
+
+/* Makes the list anew, where the cache now is. Without one, where the kernel cannot do what is asked, the
+ * layers are launched op by op. */
+static fb_status list_layers(fb_engine *e, fb_error *err) {
+    const fb_program *p = e->frame.bound.program;
+    const void *ops;
+    int64_t bytes, most = p->layers * p->op_count[FB_BODY];
+    fb_cuda_list_free(e->list);
+    e->list = fb_cuda_list_new(most);
+    if (!e->list) return fb_fail_memory(err, "list of a step's ops", most);
+    e->cx.list = e->list;
+    e->cx.context = e->frame.options.capacity;
+    bool whole = append_layers(e);
+    e->cx.list = NULL;
+    if (!whole || fb_cuda_list_end(e->list, &e->cx, &ops, &bytes)) {
+        fb_cuda_list_free(e->list);
+        e->list = NULL;
+        return FB_OK;
+    }
+    if (!e->listed) FB_TRY(fb_gpu_take(e->gpu, "list of a step's ops", bytes, &e->listed, err));
+    FB_TRY(fb_gpu_upload(e->gpu, e->listed, ops, bytes, err));
+    return fb_gpu_wait(e->gpu, err);
+}
+
+/* ---- memory ----------------------------------------------------------------------------------------------
+ */
+
 /* Memory for a cache of this engine's own. */
 static fb_status take_cache(fb_engine *e, fb_shared **out, fb_error *err) {
     char what[64];
@@ -138,7 +183,7 @@ static fb_status own_cache(fb_engine *e, fb_error *err) {
     e->cache = own;
     fb_gpu_graph_free(e->graph); /* which holds the old address */
     e->graph = NULL;
-    return FB_OK;
+    return e->list ? list_layers(e, err) : FB_OK;
 }
 
 static fb_status take_memory(fb_engine *e, fb_error *err) {
@@ -177,12 +222,14 @@ static void cuda_close(fb_engine *e) {
     if (e->gpu) {
         fb_gpu_wait(e->gpu, NULL);
         fb_gpu_graph_free(e->graph);
+        fb_gpu_give(e->gpu, e->listed);
         fb_gpu_give(e->gpu, e->memory);
         fb_gpu_give(e->gpu, fb_shared_leave(e->cache));
         fb_gpu_give_host(e->gpu, e->sent);
         fb_cuda_weights_give(e->gpu, e->weights);
         fb_gpu_close(e->gpu);
     }
+    fb_cuda_list_free(e->list);
     free(e->hidden);
     free(e);
 }
@@ -201,6 +248,7 @@ static fb_status cuda_start(fb_engine *e, const fb_bound *bound, const fb_backen
     e->hidden = malloc((size_t)hidden);
     if (!e->hidden) return fb_fail_memory(err, "hidden states", hidden);
     FB_TRY(take_memory(e, err));
+    if (o->step) FB_TRY(list_layers(e, err));
     return fb_gpu_wait(e->gpu, err);
 }
 
@@ -264,11 +312,24 @@ static fb_status show_hidden(fb_engine *e, const fb_step *step, int64_t layer, i
                : fb_fail(err, FB_ERROR_STOPPED, "run: stopped");
 }
 
-static fb_status launch_all(fb_engine *e, const fb_step *step, fb_error *err) {
+/* All layers by the list's kernel; each op counts, and one launch. */
+static fb_status launch_list(fb_engine *e, fb_error *err) {
+    const fb_program *p = e->frame.bound.program;
+    FB_TRY(fb_gpu_check(fb_cuda_list_launch(e->list, e->listed, &e->cx), "step", err));
+    for (int64_t layer = 0; layer < p->layers; layer++)
+        for (int32_t i = 0; i < p->op_count[FB_BODY]; i++)
+            fb_frame_count(&e->frame, &p->ops[FB_BODY][i], false);
+    e->frame.trace.barriers++;
+    e->frame.trace.listed++;
+    return FB_OK;
+}
+
+static fb_status launch_all(fb_engine *e, const fb_step *step, bool listed, fb_error *err) {
     const fb_program *p = e->frame.bound.program;
     FB_TRY(launch_section(e, step, FB_PROLOGUE, 0, err));
     FB_TRY(show_hidden(e, step, 0, p->residual, step->rows, err));
-    for (int64_t layer = 0; layer < p->layers; layer++) {
+    if (listed) FB_TRY(launch_list(e, err));
+    for (int64_t layer = 0; layer < (listed ? 0 : p->layers); layer++) {
         FB_TRY(launch_section(e, step, FB_BODY, layer, err));
         if (layer + 1 < p->layers) FB_TRY(show_hidden(e, step, layer + 1, p->residual, step->rows, err));
     }
@@ -327,7 +388,7 @@ static fb_status run_direct(fb_engine *e, const fb_step *step, fb_error *err) {
     e->cx.context = fb_ring_count(&e->frame.options.ring, step->position + step->rows - 1);
     e->marks = 0;
     if (e->frame.options.profile) FB_TRY(fb_gpu_mark(e->gpu, 0, err));
-    FB_TRY(launch_all(e, &on_device, err));
+    FB_TRY(launch_all(e, &on_device, false, err));
     FB_TRY(fetch_results(e, step, err));
     return e->frame.options.profile ? add_times(e, step, err) : FB_OK;
 }
@@ -339,7 +400,7 @@ static fb_status record_ops(fb_engine *e, fb_error *err) {
     const fb_program *p = e->frame.bound.program;
     fb_step step = {.ids = e->state->ids, .rows = 1, .epilogue_rows = 1};
     e->cx.context = e->frame.options.capacity;
-    FB_TRY(launch_all(e, &step, err));
+    FB_TRY(launch_all(e, &step, e->list != NULL, err));
     const float *best = NULL;
     if (p->logits == FB_NONE) {
         fb_view view = fb_frame_view(&e->frame, p->best);
@@ -372,6 +433,7 @@ static void count_recorded(fb_engine *e) {
     for (int i = 0; i < 32; i++) trace->fuses[i] += e->recorded.fuses[i];
     trace->barriers += e->recorded.barriers;
     trace->graphs++;
+    trace->listed += e->recorded.listed;
 }
 
 static fb_status run_recorded(fb_engine *e, const fb_step *step, fb_error *err) {
@@ -417,9 +479,10 @@ static int32_t cuda_threads(const fb_engine *e) {
     return 0;
 }
 static const fb_trace *cuda_trace(const fb_engine *e) { return &e->frame.trace; }
+static bool cuda_lists(const fb_engine *e) { return e->list != NULL; }
 
-static const fb_backend backend = {"cuda",       cuda_open,    cuda_run,   cuda_close,
-                                   cuda_variant, cuda_threads, cuda_trace, true};
+static const fb_backend backend = {"cuda",       cuda_open,  cuda_run,   cuda_close, cuda_variant,
+                                   cuda_threads, cuda_trace, cuda_lists, true};
 
 const fb_cuda_plugin *fb_cuda_plugin_get(void) {
     static const fb_cuda_plugin plugin = {FB_VERSION, FB_CUDA_LAYOUT, &backend, fb_gpu_count,

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# `step`, on the emulated device: the layers of a step in one kernel give the bits of the same ops, launched one by one.
+. tests/cli/lib.sh
+
+goldens=tests/data/golden
+library=$(dirname "$FUSEBOX")/tests/libfusebox_cuda_emulated.so
+if [ ! -f "$library" ]; then
+    echo "not ok 1 # SKIP the emulated device: it is not built here"
+    finish
+fi
+export FUSEBOX_CUDA_LIBRARY=$library
+in_one() { # in_one NAME MODEL LAUNCHES OPTION...: launches of a step, the other way and so
+    local name=$1 model=$2 launches=$3
+    shift 3
+    succeeds "$name: step" bench "$model" --backend cuda --compare all+-step,all --reps 1 --json "$@"
+    is "$name: step: the same bits" "$(grep -oE '"bit_identical": *true' "$work/out" | wc -l)" 2
+    is "$name: step: launches" "$(grep -oE '"barriers_per_step": *[0-9]+' "$work/out" | grep -oE '[0-9]+$' | paste -sd ' ')" "$launches"
+}
+in_one gpt2 $goldens/gpt2 "23 6" --act f16 --prompt 9 --gen 3
+in_one llama-gqa-tied $goldens/llama-gqa-tied "22 5" --act f16 --prompt 9 --gen 3
+in_one llama-linear-sharded $goldens/llama-linear-sharded "22 5" --act bf16 --kv bf16 --prompt 9 --gen 3
+holds "a model with a long context" python3 bench/make_checkpoint.py "$work/tiny" --shape tiny
+in_one "two splits of a context" "$work/tiny" "12 5" --act f16 --prompt 127 --gen 4
+for type in q4_0 q8_0; do
+    fusebox quantize models/storyteller "$work/storyteller-$type.gguf" --type $type
+    in_one $type "$work/storyteller-$type.gguf" "36 5" --act f16 --prompt 3 --gen 2
+done
+# What its kernel does not have is launched: other types, a ring, an older device.
+in_one "f32 weights" $goldens/neox-old-nobias "16 16" --act f16 --prompt 3 --gen 2
+FUSEBOX_EMULATE_MAJOR=8 in_one "sm_80" $goldens/neox-serial "22 22" --act f16 --prompt 3 --gen 2
+fusebox verify $goldens/neox-serial --backend cuda --act f16 --fuse head_argmax,step --json
+matches "verify: step" "$work/out" '"name":"step","class":"tol",.*"calls":24'
+finish
