@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes a Hugging Face checkpoint of random weights: the shape of a real model, without a download.
 
-    bench/make_checkpoint.py OUT --shape neox-160m|neox-410m|neox-2.8b|llama-1b|tiny [--dtype f16] [--seed 1]
+    bench/make_checkpoint.py OUT --shape neox-160m|neox-410m|neox-2.8b|llama-1b|tiny|wide [--dtype f16] [--seed 1]
 
 Speed depends on shapes and types, not on what the weights say. They are normal with a standard deviation of 0.02,
 so that logits stay finite and differ. numpy makes it fast, PyTorch with a GPU faster; without either the tiny shape still
@@ -33,6 +33,7 @@ SHAPES = {
     "neox-2.8b": ("gpt_neox", 32, 2560, 32, 32, 10240, 50304),
     "llama-1b": ("llama", 16, 2048, 32, 8, 8192, 128256),
     "tiny": ("gpt_neox", 2, 64, 4, 4, 256, 512),
+    "wide": ("gpt_neox", 1, 256, 2, 2, 4608, 512),  # heads of 128; rows that a GPU cuts into pieces
 }
 CONTEXT = 8192  # beyond some of the real ones, for decoding at long contexts
 STD = 0.02

@@ -264,8 +264,8 @@ FB_API bool fb_session_op_calls(const fb_session *session, int index, const char
 
 /* The same for each fuse, and how many calls a step must make: layers times calls a layer; 0 where it is not
  * in the plan. Of these, `calls_a_head` belong to the final norm and the head, which run only in steps whose
- * logits are wanted: not in the chunks of a prefill before its last. `graph` is called once in each decode
- * step, and in no other, and in none that shows its hidden states. */
+ * logits are wanted: not in the chunks of a prefill before its last. `graph` and `step` are called once in
+ * each decode step, and in no other, and in none that shows its hidden states. */
 FB_API bool fb_session_fuse_calls(const fb_session *session, int index, const char **name, int64_t *calls,
                                   int64_t *calls_a_step, int64_t *calls_a_head);
 

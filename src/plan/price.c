@@ -188,6 +188,7 @@ static fb_status choose(choosing *c, fb_plan_options *options, fb_error *err) {
         less.fuses &= ~off;
         double seconds;
         FB_TRY(predict(c, &less, &seconds, err));
+        if (applied & ~c->plan.applied & FB_FUSE_BIT(FB_FUSE_STEP)) continue; /* whose gain is not priced */
         if (!(seconds < best * (1 - MARGIN))) continue;
         best = seconds;
         applied = c->plan.applied;

@@ -225,10 +225,11 @@ static fb_status prove_each(proof *p, uint32_t fuses, bool named, fb_error *err)
         bool after = why_not && (fuses & FB_FUSE_BIT(FB_FUSE_QUANT_GEMM)) &&
                      fb_fuse_after_quant_gemm(plain, (fb_fuse_id)f, &alone);
         snprintf(spec, sizeof spec, "%s%s", after ? "quant_gemm," : "", f == FB_FUSE_STEP ? "all" : name);
-        if (!why_not || after)
-            FB_TRY(prove(p, name, spec, err));
-        else if (named)
-            FB_TRY(refuse(p, name, why_not, err));
+        int64_t rows = p->report->count;
+        if (!why_not || after) FB_TRY(prove(p, name, spec, err));
+        if (!why_not && p->report->count == rows)
+            why_not = "its kernel has not these weights, or this device";
+        if (p->report->count == rows && named) FB_TRY(refuse(p, name, why_not, err));
     }
     return FB_OK;
 }

@@ -161,6 +161,7 @@ FB_DEVICE void fb_let_next_start() {
     fb_emulated_call(false, (cx)->limits->shared_limit, grid, block, shared_bytes, kernel, __VA_ARGS__)
 #define FB_LAUNCH_TOGETHER(cx, grid, block, shared_bytes, kernel, ...)                                       \
     fb_emulated_call(true, (cx)->limits->shared_limit, grid, block, shared_bytes, kernel, __VA_ARGS__)
+template <class... P> static bool fb_fits_together(void (*)(P...), int, size_t) { return true; }
 #else
 extern __shared__ __align__(16) unsigned char fb_shared_memory[];
 #define FB_SHARED(type, name) type *name = (type *)fb_shared_memory
@@ -199,6 +200,19 @@ static int fb_launch(const fb_cuda_context *cx, bool together, dim3 grid, dim3 b
  * parentheses. */
 #define FB_LAUNCH(cx, grid, block, shared_bytes, kernel, ...)                                                \
     fb_launch(cx, false, grid, block, shared_bytes, kernel, __VA_ARGS__)
+/* Whether a block of it fits on each multiprocessor, and it was compiled for sm_90 or later: a device that
+ * none was compiled for gets the oldest one's, in which a kernel for newer ones is empty. */
+template <class... P> static bool fb_fits_together(void (*kernel)(P...), int threads, size_t shared_bytes) {
+    cudaFuncAttributes of;
+    int blocks = 0;
+    bool fits = cudaFuncGetAttributes(&of, (const void *)kernel) == cudaSuccess && of.ptxVersion >= 90 &&
+                cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     (int)shared_bytes) == cudaSuccess &&
+                cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, (const void *)kernel, threads,
+                                                              shared_bytes) == cudaSuccess;
+    if (!fits) cudaGetLastError(); /* which is no error of a launch to come */
+    return fits && blocks > 0;
+}
 /* The same where the blocks wait for each other: all of them run at once, or none. */
 #define FB_LAUNCH_TOGETHER(cx, grid, block, shared_bytes, kernel, ...)                                       \
     fb_launch(cx, true, grid, block, shared_bytes, kernel, __VA_ARGS__)

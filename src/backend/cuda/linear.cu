@@ -45,7 +45,11 @@ static void shape_of(mv_segment *seg, int chunk) {
     int least = (steps + most - 1) / most, pieces = 1;
     while (pieces < least) pieces *= 2;
     seg->steps = (steps + pieces - 1) / pieces;
-    if ((pieces - 1) * seg->steps >= steps) seg->steps = (steps + least - 1) / least; /* one would be empty */
+    while (pieces > 1 && (pieces - 1) * seg->steps >= steps) { /* one would be empty */
+        pieces /= 2;
+        seg->steps = (steps + pieces - 1) / pieces;
+    }
+    if (seg->steps > MV_STEPS) seg->steps = (steps + least - 1) / least;
     seg->pieces = (steps + seg->steps - 1) / seg->steps;
     seg->skip_units = MV_WARPS / seg->pieces;
     seg->skip_pieces = MV_WARPS % seg->pieces;

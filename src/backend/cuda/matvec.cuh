@@ -60,7 +60,7 @@ FB_DEVICE void mv_multiply_steps(const mv_plan &plan, const mv_head *head, const
 }
 
 /* What the next slot holds, R rows' piece, times M rows of x; the sums to partial[m * plan.partials + r *
- * far]. One row has code of its own for pieces of 5 and 8 steps, which the usual widths have. */
+ * far]. One row has code of its own for pieces of 5 and 8 steps, which float16 of the usual widths has. */
 template <class W, class X, int M, int R, bool RING>
 FB_DEVICE void mv_multiply(const mv_plan &plan, const mv_ring &ring, const int4 what, const uint8_t *shared,
                            float *partial) {

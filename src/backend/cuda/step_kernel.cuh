@@ -249,7 +249,6 @@ FB_DEVICE void st_matvec(const mv_plan &plan, const st_window &w, const st_rooms
     mv_finish<R>(plan, mv_dtype<T>::value, partial, rest);
 }
 
-/* A function of its own, so that its registers are not the matvecs'. */
 template <class T>
 FB_DEVICE void st_attention_op(const st_attention &op, const st_rooms &rooms, uint8_t *shared, int past,
                                unsigned all) {
@@ -271,7 +270,8 @@ FB_DEVICE void st_attention_op(const st_attention &op, const st_rooms &rooms, ui
     }
 }
 
-/* T: what activations and the cache are. */
+/* T: what activations and the cache are. Nothing of it overlaps the kernels before and after: no
+ * fb_wait_for_previous. */
 template <class W, class X, class T>
 __global__ void __launch_bounds__(MV_THREADS, 1) st_kernel(const __grid_constant__ st_rooms rooms) {
 #if defined FB_EMULATED || (defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900)
@@ -318,6 +318,9 @@ __global__ void __launch_bounds__(MV_THREADS, 1) st_kernel(const __grid_constant
 
 template <class W, class X, class T>
 static int st_launch(const fb_cuda_list *list, const st_rooms *rooms, const fb_cuda_context *cx) {
+    if (!rooms)
+        return fb_fits_together(st_kernel<W, X, T>, MV_THREADS, (size_t)list->shared) ? 0
+                                                                                      : FB_CUDA_NOT_LISTED;
     return FB_LAUNCH_TOGETHER(cx, dim3((unsigned)cx->limits->sms), dim3(MV_THREADS), (size_t)list->shared,
                               (st_kernel<W, X, T>), *rooms);
 }

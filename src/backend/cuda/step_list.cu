@@ -32,7 +32,8 @@ int st_add_matvec(const mv_plan *plan, fb_dtype weights, int64_t inputs, fb_cuda
         list->weights = weights;
         list->act = plan->type;
     }
-    if (list->weights != weights || list->act != plan->type || plan->x_type != plan->type)
+    if (list->weights != weights || list->act != plan->type || plan->x_type != plan->type ||
+        fb_dtype_size(plan->type) != 2)
         return FB_CUDA_NOT_LISTED;
     st_op *op = append(list, ST_MATVEC);
     if (!op) return FB_CUDA_NOT_LISTED;
@@ -64,6 +65,16 @@ int st_add_rotation(const fb_call *call, bool rotates, fb_cuda_list *list) {
     return 0;
 }
 
+/* Whether the output of attention lies apart from something that is read until attention ends here: `heads`
+ * of a new token, which the program may take to be dead after the op before. */
+static bool apart(const fb_attention *a, const void *x, int64_t stride, int heads) {
+    int64_t size = fb_dtype_size(a->out_type), outs = (int64_t)a->kv_heads * a->group;
+    uintptr_t in = (uintptr_t)x, in_end = in + (uintptr_t)(((heads - 1) * stride + a->width) * size);
+    uintptr_t out = (uintptr_t)a->out,
+              out_end = out + (uintptr_t)(((outs - 1) * a->out_head + a->width) * size);
+    return in_end <= out || out_end <= in;
+}
+
 int st_add_attention(const fb_attention *a, const partials *p, fb_cuda_list *list) {
     st_attention next = list->next;
     if (!list->rotates || (next.q && next.a.q != a->q) || a->rows != 1 || a->ring || !a->wide ||
@@ -76,10 +87,28 @@ int st_add_attention(const fb_attention *a, const partials *p, fb_cuda_list *lis
         next.q = a->q;
         next.q_head = a->q_head;
     }
+    if (!apart(a, next.q, next.q_head, a->kv_heads * a->group) ||
+        !apart(a, next.k, next.k_head, a->kv_heads) || !apart(a, next.v, next.v_head, a->kv_heads))
+        return FB_CUDA_NOT_LISTED;
     next.a = *a;
     next.p = *p;
     op->attention = next;
     return 0;
+}
+
+static int launch(const fb_cuda_list *list, const st_rooms *rooms, const fb_cuda_context *cx) {
+    switch (list->weights) {
+    case FB_F16:
+        return st_launch_half(list, rooms, cx);
+    case FB_BF16:
+        return st_launch_bfloat(list, rooms, cx);
+    case FB_Q8_0:
+        return st_launch_q8(list, rooms, cx);
+    case FB_Q4_0:
+        return st_launch_q4(list, rooms, cx);
+    default:
+        return FB_CUDA_NOT_LISTED;
+    }
 }
 
 int fb_cuda_list_end(fb_cuda_list *list, const fb_cuda_context *cx, const void **ops, int64_t *bytes) {
@@ -92,7 +121,7 @@ int fb_cuda_list_end(fb_cuda_list *list, const fb_cuda_context *cx, const void *
     int64_t heads = list->fillers_at + MV_WARPS * (int64_t)sizeof(st_filler);
     int64_t ring = mv_round_up(heads + MV_RING_BYTES, 128), slots = MV_WARPS * list->slot;
     int64_t depth = (room - ring) / slots;
-    if (depth < 1) return FB_CUDA_NOT_LISTED;
+    if (depth < 2) return FB_CUDA_NOT_LISTED; /* launched, ops have more room each */
     if (depth > MV_DEPTH) depth = MV_DEPTH;
     for (int i = 0; i < list->count; i++) {
         if (list->ops[i].kind != ST_MATVEC) continue;
@@ -106,7 +135,7 @@ int fb_cuda_list_end(fb_cuda_list *list, const fb_cuda_context *cx, const void *
     list->shared = ring + depth * slots;
     *ops = list->ops;
     *bytes = list->count * (int64_t)sizeof *list->ops;
-    return 0;
+    return launch(list, NULL, cx);
 }
 
 int fb_cuda_list_launch(const fb_cuda_list *list, const void *ops, const fb_cuda_context *cx) {
@@ -117,16 +146,5 @@ int fb_cuda_list_launch(const fb_cuda_list *list, const void *ops, const fb_cuda
                       list->count,
                       (const st_op *)ops,
                       (unsigned *)(void *)(cx->scratch + FB_CUDA_MEETING)};
-    switch (list->weights) {
-    case FB_F16:
-        return st_launch_half(list, &rooms, cx);
-    case FB_BF16:
-        return st_launch_bfloat(list, &rooms, cx);
-    case FB_Q8_0:
-        return st_launch_q8(list, &rooms, cx);
-    case FB_Q4_0:
-        return st_launch_q4(list, &rooms, cx);
-    default:
-        return FB_CUDA_NOT_LISTED;
-    }
+    return launch(list, &rooms, cx);
 }

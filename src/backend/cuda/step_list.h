@@ -2,7 +2,7 @@
  *
  * The ops' own launchers make it: where a context has a list, they append what they would have launched. A
  * launcher that knows nothing of lists launches as always, which the backend prevents: it offers a list only
- * for bodies of the ops that fb_cuda_listed names. */
+ * for bodies of the ops that has_step_kernel names (src/fuse/plan.c). */
 #ifndef FB_BACKEND_CUDA_STEP_LIST_H
 #define FB_BACKEND_CUDA_STEP_LIST_H
 
@@ -53,6 +53,7 @@ struct fb_cuda_list {
     int64_t shared; /* in all */
 };
 
+/* By the weights' type. Without rooms: 0 if there is a kernel, and the device can run it. */
 int st_launch_half(const fb_cuda_list *list, const st_rooms *rooms, const fb_cuda_context *cx);
 int st_launch_bfloat(const fb_cuda_list *list, const st_rooms *rooms, const fb_cuda_context *cx);
 int st_launch_q8(const fb_cuda_list *list, const st_rooms *rooms, const fb_cuda_context *cx);

@@ -47,8 +47,12 @@ static fb_status write_tokens(fb_session *s, bool greedy, int32_t *tokens, fb_er
 typedef struct way {
     const char *fuse;
     bool greedy, profile;
+    fb_dtype act; /* in 16 bits, a step's layers are one kernel */
 } way;
-static const way ways[] = {{"all", true, false}, {"none", false, false}, {"all,-graph", false, true}};
+static const way ways[] = {{"all", true, false, FB_F32},
+                           {"none", false, false, FB_F32},
+                           {"all,-graph", false, true, FB_F32},
+                           {"all", false, false, FB_F16}};
 enum { WAYS = sizeof ways / sizeof *ways };
 
 static fb_session_options options_of(const char *backend, const way *w) {
@@ -57,6 +61,7 @@ static fb_session_options options_of(const char *backend, const way *w) {
     o.backend = backend;
     o.fuse = w->fuse;
     o.greedy = w->greedy;
+    o.act = w->act;
     o.profile = w->profile;
     o.chunk = CHUNK;
     return o;
@@ -278,7 +283,10 @@ static int part_ways(const fb_session_options *o, bool parent_first) {
 static int fork_sessions(const way *w) {
     fb_session_options dense = options_of("cuda", w), ring = ring_options("cuda", w);
     dense.capacity = 64; /* whole pages of a cache: nothing is rounded up */
-    return part_ways(&dense, true) || part_ways(&ring, true) || part_ways(&ring, false);
+    fb_session_options half = dense;
+    half.act = FB_F16;
+    return part_ways(&dense, true) || part_ways(&half, true) || part_ways(&half, false) ||
+           part_ways(&ring, true) || part_ways(&ring, false);
 }
 
 /* The one failure wherever it comes: it is said, and nothing stays behind. How many calls could fail before
@@ -344,7 +352,7 @@ static void every_call_fails_once(void **state) {
     for (int w = 0; w < WAYS; w++) {
         long n = 1;
         int failures = 0;
-        for (;; n += n < (w ? 4 : 12) ? 1 : w ? 17 : 37) {
+        for (;; n += n < (w ? 4 : 12) ? 1 : w == 0 ? 37 : w == 3 ? 11 : 17) {
             char said[1024];
             int status = in_child(survive, &ways[w], "FUSEBOX_EMULATE_FAIL", n, said, sizeof said);
             if (status == NEVER_FAILED) break;
@@ -410,14 +418,14 @@ static void a_ring_under_graph(void **state) {
 
 static void forks(void **state) {
     (void)state;
-    static const way logits = {"all", false, false};
+    static const way logits = {"all", false, false, FB_F32};
     char said[1024];
     assert_int_equal(in_child(fork_sessions, &logits, "FUSEBOX_EMULATE_DEVICES", 1, said, sizeof said), 0);
 }
 
 static void forks_that_fail(void **state) {
     (void)state;
-    static const way logits = {"all", false, false};
+    static const way logits = {"all", false, false, FB_F32};
     static const char *const what[] = {"KV cache of", "copy", "waiting"};
     bool seen[3] = {false};
     long first, last;

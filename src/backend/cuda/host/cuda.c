@@ -134,9 +134,15 @@ static fb_status list_layers(fb_engine *e, fb_error *err) {
         e->list = NULL;
         return FB_OK;
     }
-    if (!e->listed) FB_TRY(fb_gpu_take(e->gpu, "list of a step's ops", bytes, &e->listed, err));
-    FB_TRY(fb_gpu_upload(e->gpu, e->listed, ops, bytes, err));
-    return fb_gpu_wait(e->gpu, err);
+    fb_status status = FB_OK;
+    if (!e->listed) status = fb_gpu_take(e->gpu, "list of a step's ops", bytes, &e->listed, err);
+    if (status == FB_OK) status = fb_gpu_upload(e->gpu, e->listed, ops, bytes, err);
+    if (status == FB_OK) status = fb_gpu_wait(e->gpu, err);
+    if (status != FB_OK) { /* what is on the device may name an old cache */
+        fb_cuda_list_free(e->list);
+        e->list = NULL;
+    }
+    return status;
 }
 
 /* ---- memory ----------------------------------------------------------------------------------------------
