@@ -116,7 +116,7 @@ unit() { # unit DIR LABEL ARGUMENT...
         scripts=$(grep -vE 'cli/(cuda|step|stream_oz)\.sh' <<<"$scripts")
         run_early "$label" "$dir" <<<"$sources"$'\n'"$(grep -vE 'cli/(bench|plan|profile)' <<<"$scripts")"
     else # where times count, or threads, programs run alone; the soak compares times side by side, and takes long
-        grep -E 'tests/(arch|backend|corrupt|file|model|text|verify)/|run/test_soak' <<<"$sources" | run_early "$label" "$dir"
+        grep -E 'cli/(cuda|step)\.sh|tests/(arch|backend|corrupt|file|model|text|verify)/|run/test_soak' <<<"$scripts"$'\n'"$sources" | run_early "$label" "$dir"
     fi
     for source in $sources; do
         name=${source#tests/}
