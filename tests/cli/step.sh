@@ -35,4 +35,9 @@ in_one "f32 weights" $goldens/neox-old-nobias "16 16" --act f16 --prompt 3 --gen
 FUSEBOX_EMULATE_MAJOR=8 in_one "sm_80" $goldens/neox-serial "22 22" --act f16 --prompt 3 --gen 2
 fusebox verify $goldens/neox-serial --backend cuda --act f16 --fuse head_argmax,step --json
 matches "verify: step" "$work/out" '"name":"step","class":"tol",.*"calls":24'
+# Asked for by name where it has nothing to do: refused, with figures that were measured.
+fusebox verify $goldens/gpt2 --backend cpu --fuse step
+is "verify: step alone: exit status" "$status" 1
+matches "verify: step alone: why" "$work/out" '^step .*does not apply: only on the cuda backend'
+matches "verify: step alone: the last row ran" "$work/out" '^step .*switched on, never ran'
 finish
