@@ -108,6 +108,18 @@ template <int n> FB_DEVICE void fb_copy_wait() {
 
 FB_HOST_DEV bool fb_aligned(const void *p, int bytes) { return ((uintptr_t)p & (uintptr_t)(bytes - 1)) == 0; }
 
+/* The first THREADS threads of the block wait for each other; 0: all of them. */
+template <int THREADS> FB_DEVICE void fb_sync() {
+    if (THREADS == 0)
+        __syncthreads();
+    else
+#ifdef FB_EMULATED
+        fb_emulated_sync(THREADS);
+#else
+        asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+#endif
+}
+
 /* ---- reductions: the order of a sum never depends on timing ---------------------------------------------
  */
 

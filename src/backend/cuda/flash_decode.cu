@@ -236,7 +236,8 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads)) decode_kernel(fb_at
     __syncthreads();
     if (!last) return;
     __threadfence();
-    combine<THREADS, M>(a, p, kv_head, item, live, active, wp, sums);
+    combine<THREADS, M, 0>(a, p, kv_head, item, live, active, wp, sums,
+                           [&](int64_t i, float x) { fb_store_as(a.out_type, a.out, i, x); });
 }
 
 /* Where the splits of a launch leave what they have; wp: the padded width. */

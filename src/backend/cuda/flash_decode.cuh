@@ -35,10 +35,11 @@ FB_DEVICE void add(float4 *sum, float w, float4 x) {
 
 #define EARLY 4
 
-/* All splits of the items, of which each has `active`. `room`: shared memory. */
-template <int THREADS, int M>
+/* All splits of the items, of which each has `active`. `room`: shared memory. SYNC: as for fb_sync.
+ * put(i, x): x is element i of the output. */
+template <int THREADS, int M, int SYNC, class PUT>
 FB_DEVICE void combine(const fb_attention &a, const partials &p, int kv_head, int item, int live, int active,
-                       int wp, float *room) {
+                       int wp, float *room, PUT put) {
     int warp = threadIdx.x / FB_WARP, lane = threadIdx.x % FB_WARP, items = a.rows * a.group;
     int64_t base = (int64_t)(kv_head * items + item) * p.splits;
     float *weight = room, *sums = room + M * MOST_SPLITS; /* [M][MOST_SPLITS], [turns][live * wp] */
@@ -70,7 +71,7 @@ FB_DEVICE void combine(const fb_attention &a, const partials &p, int kv_head, in
         weight[m * MOST_SPLITS + lane] = most[0] * sum;
         weight[m * MOST_SPLITS + lane + FB_WARP] = most[1] * sum;
     }
-    __syncthreads();
+    fb_sync<SYNC>();
     for (int i = threadIdx.x; i < all * turns; i += THREADS) {
         int turn = i / all, m = i % all / quads, quad = i % quads;
         const float4 *from = (const float4 *)(p.sums + (base + m * p.splits) * wp) + quad;
@@ -84,12 +85,11 @@ FB_DEVICE void combine(const fb_attention &a, const partials &p, int kv_head, in
         for (; s < active; s += turns) add(&sum, weight[m * MOST_SPLITS + s], __ldcg(from + s * quads));
         ((float4 *)sums)[turn * all + i % all] = sum;
     }
-    __syncthreads();
+    fb_sync<SYNC>();
     for (int i = threadIdx.x; i < live * wp; i += THREADS) {
         float sum = sums[i];
         for (int turn = 1; turn < turns; turn++) sum += sums[turn * live * wp + i];
-        if (i % wp < a.width)
-            fb_store_as(a.out_type, a.out, fb_item_out(a, kv_head, item + i / wp) + i % wp, sum);
+        if (i % wp < a.width) put(fb_item_out(a, kv_head, item + i / wp) + i % wp, sum);
     }
 }
 

@@ -48,7 +48,6 @@ typedef struct fb_cuda_context {
 #define FB_CUDA_NOT_LISTED (-1)
 
 #define FB_CUDA_COUNTERS 65536
-#define FB_CUDA_MEETING  (FB_CUDA_COUNTERS - 4) /* the counter at which the blocks of a step meet */
 
 /* The result is a cudaError_t: 0, or why the launch failed. */
 typedef int (*fb_cuda_launch)(const fb_call *call, const fb_cuda_context *cx);

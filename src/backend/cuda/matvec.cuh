@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(MV_THREADS, 1) mv_kernel(const __grid_constant
     mv_rows_copied();
     float *partial = (float *)(shared + plan.partial_at);
     mv_stage_all<RING, W, X, M>(plan, shared, partial, stats, norms);
-    __syncthreads();
+    mv_sync();
 
 #pragma unroll 1
     for (;;) {
@@ -128,11 +128,11 @@ __global__ void __launch_bounds__(MV_THREADS, 1) mv_kernel(const __grid_constant
         mv_multiply<W, X, M, R, RING>(plan, ring, what, shared, partial);
         mv_refill<W, R, RING>(plan, ring, walk);
     }
-    __syncthreads();
+    mv_sync();
     if (plan.results)
         mv_best_of_all(plan, mv_look<R>(plan, partial), &last);
     else
-        mv_finish<R>(plan, plan.type, partial, rest);
+        mv_finish<R>(plan, partial, rest);
 }
 
 /* ---- launching ------------------------------------------------------------------------------------------
@@ -262,13 +262,16 @@ template <class W, class X> static int mv_append(const mv_plan *plan, const fb_c
         const int R = mv_rows<W, 1>::value;
         mv_plan own = *plan;
         int64_t staged = mv_place_raw(&own, mv_place_inputs<W, X>(&own, 1, true));
-        for (int s = 0; s < own.segments; s++)
+        for (int s = 0; s < own.segments; s++) {
             if (MV_WARPS % own.seg[s].pieces) return FB_CUDA_NOT_LISTED;
+            for (own.seg[s].shift = 0; 1 << own.seg[s].shift < own.seg[s].pieces;) own.seg[s].shift++;
+        }
         mv_plan_slot<W>(&own, R);
         mv_plan_blocks(&own, R, cx->limits->sms);
         int64_t partial = own.partials > FB_NORM_ROOM ? own.partials : FB_NORM_ROOM;
         own.partial_at = (int)staged;
-        return st_add_matvec(&own, mv_dtype<W>::value, staged + partial * (int64_t)sizeof(float), cx->list);
+        return st_add_matvec(&own, R, mv_dtype<W>::value, staged + partial * (int64_t)sizeof(float),
+                             cx->list);
     }
     return FB_CUDA_NOT_LISTED;
 }

@@ -8,6 +8,7 @@
 #define MV_MOST_BLOCKS 1024 /* of head_argmax */
 #define MV_THREADS     512
 #define MV_WARPS       (MV_THREADS / FB_WARP)
+#define MV_LOG_WARPS   4
 #define MV_COPIERS     128         /* threads that bring x */
 #define MV_STEPS       8           /* chunks of a piece that a lane takes, at most */
 #define MV_STEPS_Q4    3           /* likewise, of Q4_0, of which a slot has two rows */
@@ -21,6 +22,7 @@ typedef struct mv_segment {
     const uint16_t *scales;
     int32_t row_bytes, rows, cols;
     int32_t chunks, steps, pieces;   /* the order of sums: shape_of in linear.cu */
+    int32_t shift;                   /* in a step's kernel, pieces are 1 << shift */
     int32_t each, more;              /* units of R rows of a block, and how many blocks have one more */
     int32_t skip_units, skip_pieces; /* what MV_WARPS pieces are: units, and pieces of another */
     /* The input, staged once for all segments that read the same. */

@@ -32,7 +32,7 @@ FB_DEVICE void mv_copy_rows(const mv_plan &plan, uint8_t *shared) {
 }
 FB_DEVICE void mv_rows_copied() {
     fb_copy_wait<0>();
-    __syncthreads();
+    mv_sync();
 }
 
 /* Eight elements of a norm's weight and bias as they lie in memory. For one row of x, a thread asks for those
@@ -192,9 +192,9 @@ FB_DEVICE void mv_stage_segment(const mv_plan &plan, const mv_segment &seg, bool
     if (!seg.stages || seg.copies) return;
     const T *x = seg.raw_at >= 0 ? (const T *)(shared + seg.raw_at) : (const T *)seg.x;
     bool measures = seg.norm != FB_OP_COUNT && !seg.same_stats;
-    if (measures && !first) __syncthreads(); /* those of the segment before have been used */
+    if (measures && !first) mv_sync(); /* those of the segment before have been used */
     if (M == 1) {
-        if (measures) *stats = fb_norm_stats<WHOLE>(seg.norm, x, seg.cols, seg.eps, room);
+        if (measures) *stats = fb_norm_stats<WHOLE, MV_THREADS>(seg.norm, x, seg.cols, seg.eps, room);
         mv_stage<WHOLE, T, W, X>::row(seg, x, shared + seg.x_at, *stats, norm);
         return;
     }
@@ -203,7 +203,7 @@ FB_DEVICE void mv_stage_segment(const mv_plan &plan, const mv_segment &seg, bool
             fb_row_stats of = fb_norm_stats_warp<WHOLE>(seg.norm, x + m * seg.x_stride, seg.cols, seg.eps);
             if (threadIdx.x % FB_WARP == 0) stats[m] = of;
         }
-        __syncthreads();
+        mv_sync();
     }
 #pragma unroll 1
     for (int m = 0; m < plan.ms; m++)
@@ -212,7 +212,7 @@ FB_DEVICE void mv_stage_segment(const mv_plan &plan, const mv_segment &seg, bool
 }
 
 /* Segments that read the same have the same place. `room`: FB_NORM_ROOM floats; `stats`: of MV_MOST_ROWS
- * rows, both in shared memory; `norms`: of the first two segments. A __syncthreads must follow. For one row,
+ * rows, both in shared memory; `norms`: of the first two segments. An mv_sync must follow. For one row,
  * each segment has code of its own: what a segment with a number is like takes a hundred cycles to look up.
  */
 template <bool WHOLE, class T, class W, class X, int M>

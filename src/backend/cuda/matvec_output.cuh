@@ -85,15 +85,11 @@ FB_DEVICE void mv_get_residual(const mv_plan &plan, const mv_output &output, int
         rest->residual = mv_get(plan.type, plan.residual, m * plan.residual_stride + output.row);
 }
 
-/* `type` is the plan's: a constant where the caller knows it. */
-FB_DEVICE void mv_store(const mv_plan &plan, fb_dtype type, const mv_output &output, int m,
-                        const float *partial, const mv_rest &rest) {
+/* An output before it is rounded, of the sum of its first segment. `type` is the plan's: a constant where the
+ * caller knows it. */
+FB_DEVICE float mv_value(const mv_plan &plan, fb_dtype type, const mv_output &output, int m,
+                         const float *partial, const mv_rest &rest, float v) {
     const mv_segment &seg = plan.seg[output.s];
-    float v = mv_total(partial, seg.pieces);
-    if (plan.sums) { /* for a second launch to finish */
-        plan.sums[(int64_t)m * seg.rows + output.row] = v;
-        return;
-    }
     v = mv_finished(type, seg, rest.bias[0], v);
     if (plan.combined) {
         if (plan.combine == FB_COMBINE_MUL || plan.pair) {
@@ -104,12 +100,11 @@ FB_DEVICE void mv_store(const mv_plan &plan, fb_dtype type, const mv_output &out
         }
         if (plan.combine == FB_COMBINE_ADD) v += mv_widen(type, rest.residual);
     }
-    mv_put(type, seg.out, m * seg.out_stride + output.row, v);
+    return v;
 }
 
 /* All outputs of the block; `rest` is what the thread's first one needs (row 0 of x). */
-template <int R>
-FB_DEVICE void mv_finish(const mv_plan &plan, fb_dtype type, const float *partial, mv_rest rest) {
+template <int R> FB_DEVICE void mv_finish(const mv_plan &plan, const float *partial, mv_rest rest) {
     int outputs = mv_outputs<R>(plan), all = outputs * plan.ms;
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < all; i += MV_THREADS) {
@@ -119,7 +114,14 @@ FB_DEVICE void mv_finish(const mv_plan &plan, fb_dtype type, const float *partia
             mv_get_biases(plan, output, &rest);
             mv_get_residual(plan, output, m, &rest);
         }
-        mv_store(plan, type, output, m, partial + m * plan.partials + output.at, rest);
+        const mv_segment &seg = plan.seg[output.s];
+        const float *from = partial + m * plan.partials + output.at;
+        float sum = mv_total(from, seg.pieces);
+        if (plan.sums) /* for a second launch to finish */
+            plan.sums[(int64_t)m * seg.rows + output.row] = sum;
+        else
+            mv_put(plan.type, seg.out, m * seg.out_stride + output.row,
+                   mv_value(plan, plan.type, output, m, from, rest, sum));
     }
 }
 

@@ -19,29 +19,61 @@
 #define MV_BULK 0
 #endif
 
+/* The threads that multiply wait for each other: all of a block, but in a step's kernel. */
+FB_DEVICE void mv_sync() { fb_sync<MV_THREADS>(); }
+
 /* ---- copies ----------------------------------------------------------------------------------------------
  */
 
 #ifdef FB_EMULATED
-FB_DEVICE void mv_barrier_make(uint64_t *) {}
+/* Bytes come at once. Sixteen bits each: how often it ended, how many are still to arrive, of how many. */
+FB_DEVICE void mv_barrier_make(uint64_t *barrier, int count) {
+    *barrier = (uint64_t)count << 32 | (uint64_t)count << 16;
+}
 FB_DEVICE void mv_barriers_made() {}
-FB_DEVICE void mv_barrier_expect(uint64_t *, int) {}
-FB_DEVICE void mv_barrier_wait(uint64_t *, int) {}
+FB_DEVICE void mv_barrier_arrive(uint64_t *barrier) {
+    uint64_t count = *barrier >> 32, left = (*barrier >> 16 & 0xffff) - 1, phase = *barrier & 0xffff;
+    *barrier = count << 32 | (left ? left : count) << 16 | ((phase + !left) & 0xffff);
+}
+FB_DEVICE void mv_barrier_expect(uint64_t *barrier, int) { mv_barrier_arrive(barrier); }
+FB_DEVICE bool mv_barrier_test(uint64_t *barrier, int phase) { return (int)(*barrier & 1) != phase; }
+FB_DEVICE void mv_barrier_wait(uint64_t *barrier, int phase) {
+    while (!mv_barrier_test((uint64_t *)(volatile uint64_t *)barrier, phase)) fb_emulated_yield(true);
+}
 FB_DEVICE void mv_bulk(void *to, const void *from, int bytes, uint64_t *) { memcpy(to, from, (size_t)bytes); }
+FB_DEVICE void mv_bulk_once(void *to, const void *from, int bytes, uint64_t *barrier) {
+    mv_bulk(to, from, bytes, barrier);
+}
 #elif defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
 FB_DEVICE uint32_t mv_shared(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
-/* A barrier whose phase ends when one has said how many bytes to expect, and these have come. */
-FB_DEVICE void mv_barrier_make(uint64_t *barrier) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(mv_shared(barrier)) : "memory");
+/* A barrier whose phase ends when `count` have arrived, and the bytes have come that they said to expect. */
+FB_DEVICE void mv_barrier_make(uint64_t *barrier, int count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(mv_shared(barrier)), "r"(count) : "memory");
 }
 FB_DEVICE void mv_barriers_made() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
+FB_DEVICE void mv_barrier_arrive(uint64_t *barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(mv_shared(barrier)) : "memory");
+}
 FB_DEVICE void mv_barrier_expect(uint64_t *barrier, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(mv_shared(barrier)),
                  "r"(bytes)
                  : "memory");
+}
+/* Whether the phase with that number, modulo 2, has ended. */
+FB_DEVICE bool mv_barrier_test(uint64_t *barrier, int phase) {
+    uint32_t ended;
+    asm volatile("{\n"
+                 ".reg .pred ended;\n"
+                 "mbarrier.test_wait.parity.shared::cta.b64 ended, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, ended;\n"
+                 "}"
+                 : "=r"(ended)
+                 : "r"(mv_shared(barrier)), "r"(phase)
+                 : "memory");
+    return ended != 0;
 }
 FB_DEVICE void mv_barrier_wait(uint64_t *barrier, int phase) {
     asm volatile("{\n"
@@ -62,12 +94,28 @@ FB_DEVICE void mv_bulk(void *to, const void *from, int bytes, uint64_t *barrier)
         "l"(from), "r"(bytes), "r"(mv_shared(barrier))
         : "memory");
 }
+/* Of weights: read once a step, they are the first that the second-level cache is to forget. Else they drive
+ * out what a step needs again and again, x, norms and the kernel's instructions among it: a step of
+ * Llama-3.2-1B took 10% longer (float16, all layers in one kernel). */
+FB_DEVICE void mv_bulk_once(void *to, const void *from, int bytes, uint64_t *barrier) {
+    asm volatile("{\n"
+                 ".reg .b64 policy;\n"
+                 "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+                 "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+                 "[%1], %2, [%3], policy;\n"
+                 "}" ::"r"(mv_shared(to)),
+                 "l"(from), "r"(bytes), "r"(mv_shared(barrier))
+                 : "memory");
+}
 #else /* never called */
-FB_DEVICE void mv_barrier_make(uint64_t *) {}
+FB_DEVICE void mv_barrier_make(uint64_t *, int) {}
 FB_DEVICE void mv_barriers_made() {}
+FB_DEVICE void mv_barrier_arrive(uint64_t *) {}
 FB_DEVICE void mv_barrier_expect(uint64_t *, int) {}
+FB_DEVICE bool mv_barrier_test(uint64_t *, int) { return true; }
 FB_DEVICE void mv_barrier_wait(uint64_t *, int) {}
 FB_DEVICE void mv_bulk(void *, const void *, int, uint64_t *) {}
+FB_DEVICE void mv_bulk_once(void *, const void *, int, uint64_t *) {}
 #endif
 
 /* ---- what comes when -------------------------------------------------------------------------------------
@@ -196,11 +244,11 @@ FB_DEVICE void mv_fetch(const mv_plan &plan, const mv_ring &ring, int slot, mv_w
                 int copies = whole ? 1 : rows, times = whole ? rows : 1;
 #pragma unroll 1
                 for (int r = 0; r < copies; r++) {
-                    mv_bulk(to + r * plan.slot_row, from + (int64_t)r * seg.row_bytes, times * count * 16,
-                            barrier);
+                    mv_bulk_once(to + r * plan.slot_row, from + (int64_t)r * seg.row_bytes,
+                                 times * count * 16, barrier);
                     if (scales)
-                        mv_bulk(to + plan.scale_at + r * plan.scale_row, scale + r * (seg.chunks / per),
-                                times * scale_bytes, barrier);
+                        mv_bulk_once(to + plan.scale_at + r * plan.scale_row, scale + r * (seg.chunks / per),
+                                     times * scale_bytes, barrier);
                 }
             } else {
                 for (int r = 0; r < rows; r++) {
@@ -226,7 +274,7 @@ FB_DEVICE void mv_fill(const mv_plan &plan, const mv_ring &ring, mv_walk &walk) 
 #if MV_BULK
     if (threadIdx.x % FB_WARP == 0) {
 #pragma unroll 1
-        for (int i = 0; RING && i < plan.depth; i++) mv_barrier_make(ring.barriers + i);
+        for (int i = 0; RING && i < plan.depth; i++) mv_barrier_make(ring.barriers + i, 1);
         mv_barriers_made();
 #else
     {

@@ -180,7 +180,7 @@ template <class T> __global__ void __launch_bounds__(FB_NORM_LANES) norm_any(nor
             }
         x = sum;
     }
-    fb_row_stats stats = fb_norm_stats<false>(args.norm, x, args.n, args.eps, room);
+    fb_row_stats stats = fb_norm_stats<false, 0>(args.norm, x, args.n, args.eps, room);
     for (int c = (int)threadIdx.x; c * FB_CHUNK < args.n; c += FB_NORM_LANES)
         for (int i = c * FB_CHUNK; i < args.n && i < (c + 1) * FB_CHUNK; i++) {
             float v = fb_widen(x[i]); /* before either is written: y may lie where x did */

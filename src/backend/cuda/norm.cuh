@@ -124,20 +124,20 @@ FB_DEVICE float fb_norm_scale(float square, float inverse, float eps) {
 
 /* Mean (0 for rmsnorm) and scale of the row x [n], in global or shared memory, in every thread. All threads
  * of a block of whole warps come here, however many they are. `room`: FB_NORM_ROOM floats of shared memory,
- * which may be used again, for another row too, after the next __syncthreads. */
-template <bool WHOLE, class T>
+ * which may be used again, for another row too, after the next __syncthreads. THREADS: as for fb_sync. */
+template <bool WHOLE, int THREADS, class T>
 FB_DEVICE fb_row_stats fb_norm_stats(fb_op_kind norm, const T *x, int n, float eps, float *room) {
-    int thread = (int)threadIdx.x, threads = (int)blockDim.x;
+    int thread = (int)threadIdx.x, threads = THREADS ? THREADS : (int)blockDim.x;
     float mean = 0, inverse = fb_norm_inverse(n);
     if (norm == FB_OP_LAYERNORM) {
         for (int v = thread; v < FB_NORM_LANES; v += threads)
             room[v] = fb_norm_lane<WHOLE>(x, n, v, false, 0);
-        __syncthreads();
+        fb_sync<THREADS>();
         mean = fb_norm_mean(fb_norm_tree_shared(room), n, inverse);
     }
     room += FB_NORM_LANES;
     for (int v = thread; v < FB_NORM_LANES; v += threads) room[v] = fb_norm_lane<WHOLE>(x, n, v, true, mean);
-    __syncthreads();
+    fb_sync<THREADS>();
     return {mean, fb_norm_scale(fb_norm_tree_shared(room), inverse, eps)};
 }
 

@@ -13,6 +13,19 @@ struct fb_eight {
     int32_t sum; /* likewise */
 };
 
+/* Four integers of eight bits. */
+FB_DEVICE uint32_t fb_pack_4(const int *q) {
+#ifdef FB_EMULATED
+    return (uint32_t)(q[0] & 255) | (uint32_t)(q[1] & 255) << 8 | (uint32_t)(q[2] & 255) << 16 |
+           (uint32_t)q[3] << 24;
+#else
+    uint32_t high, all;
+    asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, 0;" : "=r"(high) : "r"(q[3]), "r"(q[2]));
+    asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, %3;" : "=r"(all) : "r"(q[1]), "r"(q[0]), "r"(high));
+    return all;
+#endif
+}
+
 /* The thread's eight elements; all threads of the warp come here. A block that is not finite gets the scale
  * NaN, which every product with it keeps, and integers 0. */
 FB_DEVICE fb_eight fb_quantize_eight(const float *x) {
@@ -29,12 +42,11 @@ FB_DEVICE fb_eight fb_quantize_eight(const float *x) {
     finite = most < INFINITY;
     float inverse = finite && most >= FB_Q8_LEAST ? 127.0f / most : 0;
     fb_eight eight = {{0, 0}, finite ? most / 127.0f : NAN, 0};
+    int q[8]; /* 0 of what is not a number, as of a product with an inverse of 0 */
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        int q = __float2int_rn(finite ? x[i] * inverse : 0);
-        eight.sum += q;
-        (i < 4 ? eight.words.x : eight.words.y) |= (uint32_t)(q & 255) << (8 * (i % 4));
-    }
+    for (int i = 0; i < 8; i++) q[i] = __float2int_rn(x[i] * inverse);
+    eight.words = make_uint2(fb_pack_4(q), fb_pack_4(q + 4));
+    eight.sum = __dp4a((int)eight.words.x, 0x01010101, __dp4a((int)eight.words.y, 0x01010101, 0));
     for (int step = FB_Q8_THREADS / 2; step; step >>= 1)
         eight.sum += __shfl_xor_sync(FB_ALL, eight.sum, step);
     return eight;

@@ -24,9 +24,10 @@ int fb_cuda_advance(fb_cuda_state *state, const float *best, const fb_cuda_conte
 typedef struct fb_cuda_list fb_cuda_list;
 fb_cuda_list *fb_cuda_list_new(int64_t ops); /* NULL: no memory */
 void fb_cuda_list_free(fb_cuda_list *list);
-/* The list is whole: `*bytes` of ops, to be copied to the device; or FB_CUDA_NOT_LISTED. */
-int fb_cuda_list_end(fb_cuda_list *list, const fb_cuda_context *cx, const void **ops, int64_t *bytes);
-int fb_cuda_list_launch(const fb_cuda_list *list, const void *ops, const fb_cuda_context *cx);
+/* The list is whole: `*bytes` of it are to be copied to the device, where each launch changes them; or
+ * FB_CUDA_NOT_LISTED. */
+int fb_cuda_list_end(fb_cuda_list *list, const fb_cuda_context *cx, const void **image, int64_t *bytes);
+int fb_cuda_list_launch(const fb_cuda_list *list, void *image, const fb_cuda_context *cx);
 
 #ifdef __cplusplus
 }

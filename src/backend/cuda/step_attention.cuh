@@ -6,9 +6,9 @@
 #ifndef FB_BACKEND_CUDA_STEP_ATTENTION_CUH
 #define FB_BACKEND_CUDA_STEP_ATTENTION_CUH
 
-#include "backend/cuda/step_list.h"
+#include "backend/cuda/step_mail.cuh"
 
-#define ST_ATTENDERS 256 /* threads, two for each key of a tile */
+#define ST_ATTENDERS 256 /* threads for keys, two for each of a tile; the others have the values */
 #define ST_KEYS      (ST_ATTENDERS / 2)
 #define ST_WIDTH     128 /* columns of a head, at most; each thread then has */
 #define ST_CHUNKS    8   /* chunks of its key, and chunks of values */
@@ -22,10 +22,11 @@ struct st_attention_room {
     float sums[ST_ATTENDERS * 8]; /* also what `combine` needs */
 };
 
-/* What a thread holds of a tile. */
+/* What a thread holds of a tile: of a key, or of values. */
 struct st_tile {
-    uint4 k[ST_CHUNKS], v[ST_CHUNKS];
+    uint4 x[ST_CHUNKS];
 };
+static_assert(MV_THREADS == 2 * ST_ATTENDERS, "half of the threads have keys");
 
 /* A head's split: which one, and where it lies. */
 struct st_part {
@@ -45,49 +46,79 @@ FB_DEVICE int st_parts(const st_attention &op, int past) {
     return op.a.kv_heads * op.a.group * (past / op.p.length + 1);
 }
 
+/* What is the same in all layers, in shared memory: the tokens before this one, the parts, and the block's
+ * first one. */
+struct st_course {
+    int past, parts;
+    st_part part;
+    int chunks, turns; /* of a key or value; threads that have a chunk of values */
+    int inverse;       /* of chunks: x / chunks = x * inverse >> 16, of numbers of threads */
+};
+FB_DEVICE int st_turn_number(const st_course &course, int thread) { return thread * course.inverse >> 16; }
+FB_DEVICE st_course st_course_of(const st_attention &op) {
+    int past = (int)*op.a.slots.position;
+    int chunks = op.a.width / 8;
+    return {past,   st_parts(op, past),    st_part_of(op, (int)blockIdx.x, past),
+            chunks, ST_ATTENDERS / chunks, 65536 / chunks + 1};
+}
+
 /* Keys and values [first, first + ST_KEYS) of a head, as far as they are before `end`. */
-FB_DEVICE void st_load_tile(const fb_attention &a, int kv_head, int first, int end, st_tile &tile) {
-    int thread = (int)threadIdx.x, chunks = a.width / 8, n = end - first;
-    int key = thread / 2, turns = ST_ATTENDERS / chunks, turn = thread / chunks;
-    const uint4 *k = (const uint4 *)a.k + (kv_head * a.capacity + first) * chunks;
-    const uint4 *v = (const uint4 *)a.v + (kv_head * a.capacity + first) * chunks;
-    bool attends = thread < ST_ATTENDERS;
+FB_DEVICE void st_load_tile(const fb_attention &a, const st_course &course, int kv_head, int first, int end,
+                            st_tile &tile) {
+    int thread = (int)threadIdx.x % ST_ATTENDERS, chunks = course.chunks, n = end - first;
+    int key = thread / 2, turns = course.turns, turn = st_turn_number(course, thread);
+    bool keys = threadIdx.x < ST_ATTENDERS;
+    const uint4 *from = (const uint4 *)(keys ? a.k : a.v) + (kv_head * a.capacity + first) * chunks;
     /* Zeros elsewhere: to a compiler, what is not set may be what was there before, and keeps its registers.
      */
     const uint4 none = make_uint4(0, 0, 0, 0);
+    /* Chunk thread % 2 + 2 i of the key; chunk thread % chunks of values turn + i turns. */
+    int step = keys ? 2 : turns * chunks;
+    from += keys ? key * chunks + thread % 2 : thread;
+    int at = keys ? thread % 2 : turn, by = keys ? 2 : turns;
+    int most = keys ? (key < n ? chunks : 0) : (turn < turns ? n : 0);
 #pragma unroll
-    for (int i = 0; i < ST_CHUNKS; i++) {
-        int c = thread % 2 + 2 * i, j = turn + i * turns;
-        tile.k[i] = attends && key < n && c < chunks ? __ldcg(k + key * chunks + c) : none;
-        tile.v[i] = attends && turn < turns && j < n ? __ldcg(v + j * chunks + thread % chunks) : none;
-    }
+    for (int i = 0; i < ST_CHUNKS; i++) tile.x[i] = at + i * by < most ? __ldcg(from + i * step) : none;
 }
 
+/* Where attention's inputs and outputs are. */
+struct st_post_box {
+    uint32_t *mails;
+    uint32_t tag;
+};
+
 /* Element i of a new token's head, rotated. */
-template <class T> FB_DEVICE T st_rotated(const T *x, int i, const float *angles, int half) {
-    if (i >= 2 * half) return x[i];
-    int pair = i < half ? i : i - half;
-    float a = fb_widen(x[pair]), b = fb_widen(x[half + pair]), c = angles[pair], s = angles[half + pair];
-    return fb_narrow<T>(i < half ? a * c - b * s : b * c + a * s);
+template <class T> FB_DEVICE T st_rotated(const st_attention &op, const uint32_t *x, int i, uint32_t tag) {
+    const bool rotates = i < 2 * op.half;
+    int pair = i < op.half ? i : i - op.half, first = rotates ? pair : i, second = first + op.half;
+    float c = rotates ? op.angles[pair] : 0, s = rotates ? op.angles[op.half + pair] : 0;
+    uint32_t one = st_look(x + first), other = rotates ? st_look(x + second) : 0;
+    one = st_await(x + first, one, tag);
+    if (!rotates) return st_value<T>(one);
+    other = st_await(x + second, other, tag);
+    float a = fb_widen(st_value<T>(one)), b = fb_widen(st_value<T>(other));
+    return fb_narrow<T>(i < op.half ? a * c - b * s : b * c + a * s);
 }
 
 /* The new token's q, k and v; k and v also to the cache, by the one part that is to. */
 template <class T>
-FB_DEVICE void st_new_token(const st_attention &op, const st_part &part, int past, st_attention_room &room) {
+FB_DEVICE void st_new_token(const st_attention &op, const st_mail &mail, const st_post_box &box,
+                            const st_part &part, int past, st_attention_room &room) {
     const fb_attention &a = op.a;
     int i = (int)threadIdx.x % ST_WIDTH, which = (int)threadIdx.x / ST_WIDTH;
     if (i >= a.width) return;
     bool newest = part.end == past + 1, keeps = newest && part.item == 0;
     int64_t at = (part.kv_head * a.capacity + past) * a.width + i;
     if (which == 0) {
-        const T *q = (const T *)op.q + (part.kv_head * a.group + part.item) * op.q_head;
-        room.q[i] = fb_widen(st_rotated(q, i, op.angles, op.half)) * (a.scale * LOG2_E);
+        const uint32_t *q = box.mails + mail.in[0] + (part.kv_head * a.group + part.item) * op.q_head;
+        room.q[i] = fb_widen(st_rotated<T>(op, q, i, box.tag)) * (a.scale * LOG2_E);
     } else if (which == 1 && newest) {
-        T x = st_rotated((const T *)op.k + part.kv_head * op.k_head, i, op.angles, op.half);
+        T x = st_rotated<T>(op, box.mails + mail.in[1] + part.kv_head * op.k_head, i, box.tag);
         ((T *)room.k)[i] = x;
         if (keeps) ((T *)(void *)a.k)[at] = x;
     } else if (which == 2 && newest) {
-        T x = ((const T *)op.v + part.kv_head * op.v_head)[i];
+        const uint32_t *v = box.mails + mail.in[2] + part.kv_head * op.v_head + i;
+        T x = st_value<T>(st_await(v, st_look(v), box.tag));
         ((T *)room.v)[i] = x;
         if (keeps) ((T *)(void *)a.v)[at] = x;
     }
@@ -96,32 +127,40 @@ FB_DEVICE void st_new_token(const st_attention &op, const st_part &part, int pas
 /* One part. `tile`: its first keys and values, but for the new token's. All threads of the block come here.
  */
 template <class T>
-FB_DEVICE void st_attend(const st_attention &op, const st_part &part, int past, st_tile &tile,
+FB_DEVICE void st_attend(const st_attention &op, const st_mail &mail, const st_post_box &box,
+                         const st_course &course, const st_part &part, st_tile &tile,
                          st_attention_room &room) {
     const fb_attention &a = op.a;
-    int thread = (int)threadIdx.x, lane = thread % FB_WARP, chunks = a.width / 8;
-    int key = thread / 2, chunk = thread % chunks, turn = thread / chunks, turns = ST_ATTENDERS / chunks;
-    bool attends = thread < ST_ATTENDERS;
+    const int past = course.past;
+    int thread = (int)threadIdx.x, lane = thread % FB_WARP, chunks = course.chunks, key = thread / 2;
+    int other = thread - ST_ATTENDERS; /* of those with values */
+    int turn = st_turn_number(course, other), chunk = other - turn * chunks, turns = course.turns;
+    bool keys = other < 0, values = other >= 0 && turn < turns;
     float acc[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    st_new_token<T>(op, part, past, room);
+    auto put = [&](int64_t i, float value) {
+        T x = fb_narrow<T>(value);
+        st_post(box.mails + mail.out[0] + i, box.tag | st_bits(x));
+        if (mail.plain[0]) ((T *)a.out)[i] = x;
+    };
+    st_new_token<T>(op, mail, box, part, past, room);
     if (thread == 0) {
         room.most = -INFINITY;
         room.total = 0;
     }
-    __syncthreads();
+    mv_sync();
 #pragma unroll 1
     for (int first = part.begin; first < part.end; first += ST_KEYS) {
         int n = min(ST_KEYS, part.end - first);
-        if (first > part.begin) st_load_tile(a, part.kv_head, first, min(part.end, past), tile);
+        if (first > part.begin) st_load_tile(a, course, part.kv_head, first, min(part.end, past), tile);
         float sum = 0;
-        if (attends && key < n) {
+        if (keys && key < n) {
             bool fresh = first + key == past;
 #pragma unroll
             for (int i = 0; i < ST_CHUNKS; i++) {
                 int c = thread % 2 + 2 * i;
                 if (c >= chunks) continue;
                 float x[8];
-                fb_unpack((const T *)0, fresh ? room.k[c] : tile.k[i], x);
+                fb_unpack((const T *)0, fresh ? room.k[c] : tile.x[i], x);
                 const float4 *q = (const float4 *)(room.q + c * 8);
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
@@ -134,8 +173,8 @@ FB_DEVICE void st_attend(const st_attention &op, const st_part &part, int past, 
             }
         }
         sum += __shfl_xor_sync(FB_ALL, sum, 1);
-        if (attends && thread % 2 == 0) room.scores[key] = key < n ? sum : -INFINITY;
-        __syncthreads();
+        if (keys && thread % 2 == 0) room.scores[key] = key < n ? sum : -INFINITY;
+        mv_sync();
         if (thread < FB_WARP) {
             float s[ST_KEYS / FB_WARP], here = -INFINITY, sums = 0;
 #pragma unroll
@@ -159,8 +198,8 @@ FB_DEVICE void st_attend(const st_attention &op, const st_part &part, int past, 
                 room.most = now;
             }
         }
-        __syncthreads();
-        if (attends && turn < turns) {
+        mv_sync();
+        if (values) {
             float factor = room.factor;
 #pragma unroll
             for (int e = 0; e < 8; e++) acc[e] *= factor;
@@ -169,44 +208,44 @@ FB_DEVICE void st_attend(const st_attention &op, const st_part &part, int past, 
                 int j = turn + i * turns;
                 if (j >= n) continue;
                 float x[8], weight = room.scores[j];
-                fb_unpack((const T *)0, first + j == past ? room.v[chunk] : tile.v[i], x);
+                fb_unpack((const T *)0, first + j == past ? room.v[chunk] : tile.x[i], x);
 #pragma unroll
                 for (int e = 0; e < 8; e++) acc[e] = fmaf(weight, x[e], acc[e]);
             }
         }
-        __syncthreads();
+        mv_sync();
     }
-    if (attends && turn < turns) {
+    if (values) {
         float4 *to = (float4 *)(room.sums + turn * a.width + chunk * 8);
         to[0] = make_float4(acc[0], acc[1], acc[2], acc[3]);
         to[1] = make_float4(acc[4], acc[5], acc[6], acc[7]);
     }
-    __syncthreads();
+    mv_sync();
     int active = past / op.p.length + 1;
     int64_t base = (int64_t)(part.kv_head * a.group + part.item) * op.p.splits + part.split;
     if (thread < a.width) {
         float sum = room.sums[thread];
-#pragma unroll 4
+#pragma unroll 8
         for (int n = 1; n < turns; n++) sum += room.sums[n * a.width + thread];
         if (active > 1)
             op.p.sums[base * a.width + thread] = sum;
         else
-            fb_store_as(a.out_type, a.out, fb_item_out(a, part.kv_head, part.item) + thread,
-                        sum / room.total);
+            put(fb_item_out(a, part.kv_head, part.item) + thread, sum / room.total);
     }
     if (active == 1) return;
     if (thread == 0) op.p.totals[base] = make_float2(room.most, room.total);
     __threadfence();
-    __syncthreads();
+    mv_sync();
     if (thread == 0) {
         unsigned *counter = op.p.counters + part.kv_head * a.group + part.item;
         room.last = atomicAdd(counter, 1u) == (unsigned)active - 1;
         if (room.last) *counter = 0;
     }
-    __syncthreads();
+    mv_sync();
     if (!room.last) return;
     __threadfence();
-    combine<ST_ATTENDERS, 1>(a, op.p, part.kv_head, part.item, 1, active, a.width, room.sums);
+    combine<ST_ATTENDERS, 1, MV_THREADS>(a, op.p, part.kv_head, part.item, 1, active, a.width, room.sums,
+                                         put);
 }
 
 #endif

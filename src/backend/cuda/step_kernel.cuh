@@ -1,131 +1,25 @@
 /* The layers of a decode step in one kernel: a block a multiprocessor goes through the list of ops
- * (step_list.h), and all blocks meet after each.
+ * (step_list.h). Blocks never meet: each value that goes from one to others says itself when it is there
+ * (step_mail.cuh).
  *
- * What a launch costs besides its reads is paid once: the rings of weights (matvec_ring.cuh) go on across the
- * meetings. While blocks wait for each other, for x and its norm, the weights of the op after, or of the one
- * after that, arrive: the memory is idle only when all slots are full. Everything else is done by the
- * functions of the single kernels, so that the bits are theirs. */
+ * What a launch costs besides its reads is paid once. Weights come on across ops, asked for by warps that do
+ * nothing else (step_weights.cuh): the memory is idle only when all slots of the rings are full. Everything
+ * else is done by the functions of the single kernels, so that the bits are theirs.
+ *
+ * Between two products lies what cannot be overlapped, and there every instruction counts that all warps
+ * execute: four cycles each. */
 #ifndef FB_BACKEND_CUDA_STEP_KERNEL_CUH
 #define FB_BACKEND_CUDA_STEP_KERNEL_CUH
 
 #include "backend/cuda/matvec.cuh"
 #include "backend/cuda/step_attention.cuh"
-
-/* Ops in shared memory: the one that is done, those that weights are fetched for, and one on its way. A small
- * op has fewer pieces than a ring has slots: behind it lie attention, and another op. */
-#define ST_AHEAD  4
-#define ST_WINDOW (ST_AHEAD + 2)
+#include "backend/cuda/step_weights.cuh"
 
 struct st_window {
     const st_op *ops; /* in shared memory */
-    const st_op *list;
     int now, count;
 };
 FB_DEVICE const st_op &st_at(const st_window &w, int op) { return w.ops[op % ST_WINDOW]; }
-
-/* Asks for op number `op`; it is there after the next mv_rows_copied. */
-FB_DEVICE void st_fetch_op(const st_window &w, int op) {
-    const int chunks = (int)(sizeof(st_op) / 16);
-    int from = (int)threadIdx.x - MV_COPIERS; /* the copiers have x to copy */
-    if (op < w.count && from >= 0 && from < chunks)
-        fb_copy_16((uint8_t *)(w.ops + op % ST_WINDOW) + from * 16,
-                   (const uint8_t *)(w.list + op) + from * 16);
-}
-
-/* ---- the ring, across ops --------------------------------------------------------------------------------
- */
-
-/* Where a warp's fetching stands: in registers while it multiplies, else in shared memory. A warp has the
- * same piece of all its rows of a segment, so that the next one is a few additions away. */
-struct __align__(16) st_filler {
-    int4 what, where;                 /* of the next head (mv_head) */
-    const uint8_t *from, *scales;     /* the next piece, and its scales */
-    int rows, row_step;               /* rows from there to the segment's end; and to the one after it */
-    int bytes, row_bytes;             /* of a row's piece; from a row to the next */
-    int scale_bytes, scale_row;       /* likewise */
-    int slot_row, scale_at, scale_to; /* where in a slot: the second row, the scales, the second row's */
-    int op, s;                        /* what is walked */
-    int slot, filled;                 /* the next one to be filled; how many are */
-    int base, before; /* the next segment's partial sums; pieces of those before it, modulo MV_WARPS */
-};
-
-/* Goes to segment s of the plan. */
-template <class W, int R> FB_DEVICE void st_enter(const mv_plan &plan, int s, st_filler *f) {
-    const mv_segment &seg = plan.seg[s];
-    const int per = 32 / mv_elements<W>::value; /* chunks of a block */
-    mv_share share = mv_share_of<R>(seg);
-    int rows = share.end - share.first, slots = plan.combined ? plan.slots : seg.pieces;
-    int number = ((int)threadIdx.x / FB_WARP - f->before) & (MV_WARPS - 1);
-    int unit = number / seg.pieces, piece = number - unit * seg.pieces, row = share.first + unit * R;
-    int first = piece * seg.steps * FB_WARP, count = min(seg.steps * FB_WARP, seg.chunks - first);
-    f->s = s;
-    f->slot_row = plan.slot_row;
-    f->scale_at = plan.scale_at;
-    f->scale_to = plan.scale_at + plan.scale_row;
-    f->what = make_int4(seg.x_at, seg.chunks, first, count);
-    f->where = make_int4(f->base + unit * R * slots + piece, slots, R, seg.x_bytes);
-    f->rows = share.end - row;
-    f->row_step = MV_WARPS / seg.pieces * R;
-    f->from = seg.w + (int64_t)row * seg.row_bytes + first * 16;
-    f->bytes = count * 16;
-    f->row_bytes = seg.row_bytes;
-    f->scales = (const uint8_t *)(seg.scales + ((int64_t)row * seg.chunks + first) / per);
-    f->scale_bytes = mv_quantised<W>::value ? count / per * 2 : 0;
-    f->scale_row = seg.chunks / per * 2;
-    f->base += plan.combined ? seg.pieces : rows * slots;
-    f->before += (rows + R - 1) / R * seg.pieces;
-}
-
-/* Asks for the next piece, into the next slot. */
-template <class W, int R>
-FB_DEVICE void st_fetch(const mv_ring &ring, int slot_bytes, int depth, st_filler *f) {
-    const int rows = min(f->rows, R);
-    mv_head *head = ring.heads + f->slot;
-    uint64_t *barrier = ring.barriers + f->slot;
-    uint8_t *to = ring.slots + f->slot * slot_bytes;
-    mv_barrier_expect(barrier, rows * (f->bytes + f->scale_bytes));
-    /* Rows that are the slot's length lie there as they do in memory: one copy. */
-    bool whole = R > 1 && f->bytes == f->row_bytes && f->bytes == f->slot_row;
-    int times = whole ? rows : 1;
-    mv_bulk(to, f->from, times * f->bytes, barrier);
-    if (R > 1 && rows > times) mv_bulk(to + f->slot_row, f->from + f->row_bytes, f->bytes, barrier);
-    if (mv_quantised<W>::value) {
-        mv_bulk(to + f->scale_at, f->scales, times * f->scale_bytes, barrier);
-        if (R > 1 && rows > times)
-            mv_bulk(to + f->scale_to, f->scales + f->scale_row, f->scale_bytes, barrier);
-        f->scales += (int64_t)f->row_step * f->scale_row;
-    }
-    *(int4 *)&head->x_at = f->what;
-    *(int4 *)&head->partial = make_int4(f->where.x, f->where.y, rows, f->where.w);
-    head->s = f->op;
-    f->where.x += f->row_step * f->where.y;
-    f->from += (int64_t)f->row_step * f->row_bytes;
-    f->rows -= f->row_step;
-    f->filled++;
-    if (++f->slot == depth) f->slot = 0;
-}
-
-/* As many slots as there are pieces in the window. A slot's head has the op's number in `s`. */
-template <class W, int R>
-FB_DEVICE void st_fill(const st_window &w, const mv_ring &ring, int slot_bytes, int depth, st_filler *f) {
-#pragma unroll 1
-    while (f->filled < depth) {
-        if (f->rows > 0) {
-            st_fetch<W, R>(ring, slot_bytes, depth, f);
-            continue;
-        }
-        int op = f->op, s = f->s + 1;
-        if (op < 0 || s >= st_at(w, op).matvec.segments) { /* the next op of weights */
-            int end = min(w.now + ST_AHEAD + 1, w.count);
-            do op++;
-            while (op < end && st_at(w, op).kind != ST_MATVEC);
-            if (op >= end) return;
-            f->op = op;
-            f->base = f->before = s = 0;
-        }
-        st_enter<W, R>(st_at(w, op).matvec, s, f);
-    }
-}
 
 /* Norms and biases of an op two ahead are asked into the second-level cache: behind the weights that the
  * rings ask for, they would take 3 us. Blocks share the norms. */
@@ -157,33 +51,6 @@ template <int R> FB_DEVICE void st_prefetch_op(const mv_plan &plan) {
     }
 }
 
-/* ---- meetings --------------------------------------------------------------------------------------------
- */
-
-/* All threads of the block have written what others will read. */
-FB_DEVICE void st_arrive(unsigned *arrived) {
-    __syncthreads();
-    if (threadIdx.x == 0) {
-#ifdef FB_EMULATED
-        atomicAdd(arrived, 1u);
-#else
-        asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(arrived) : "memory");
-#endif
-    }
-}
-FB_DEVICE void st_meet(const unsigned *arrived, unsigned all) {
-    if (threadIdx.x == 0) {
-#ifdef FB_EMULATED
-        while (*(volatile const unsigned *)arrived < all) fb_emulated_yield();
-#else
-        unsigned now;
-        do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(arrived) : "memory");
-        while (now < all);
-#endif
-    }
-    __syncthreads();
-}
-
 /* ---- ops -------------------------------------------------------------------------------------------------
  */
 
@@ -201,127 +68,181 @@ FB_DEVICE void st_stage(const mv_plan &plan, uint8_t *shared, float *room, mv_no
     }
 }
 
+/* The rows that the op reads; what is staged as it is comes to its place. The last segments' are there first.
+ * `early`: a look at the first segment's. */
+FB_DEVICE void st_look_rows(const mv_plan &plan, const st_mail &mail, const st_post_box &box,
+                            st_words<ST_EARLY> *early) {
+    int n = mail.in[0] < 0 ? 0 : plan.seg[0].cols;
+    st_look_at(box.mails + mail.in[0], n, (int)threadIdx.x * 4, early);
+}
+FB_DEVICE void st_take_rows(const mv_plan &plan, const st_mail &mail, const st_post_box &box,
+                            st_words<ST_EARLY> early, uint8_t *shared) {
+#pragma unroll 1
+    for (int s = plan.segments - 1; s >= 0; s--) {
+        const mv_segment &seg = plan.seg[s];
+        if (!seg.copies && (seg.raw_at < 0 || seg.same_raw)) continue;
+        uint8_t *to = shared + (seg.copies ? seg.x_at : seg.raw_at);
+        const uint32_t *from = box.mails + mail.in[s];
+        if (mail.in[s] < 0) {
+            st_take_plain(seg.x, seg.cols, to);
+            continue;
+        }
+        st_words<ST_EARLY> words = early;
+        if (s > 0) st_look_at(from, seg.cols, (int)threadIdx.x * 4, &words);
+        st_take(from, seg.cols, box.tag, words, to);
+    }
+}
+
+FB_DEVICE void st_look_residual(const mv_plan &plan, const st_mail &mail, const st_post_box &box,
+                                const mv_output &output, mv_rest *rest) {
+    if (mail.residual < 0)
+        mv_get_residual(plan, output, 0, rest);
+    else
+        rest->residual = st_look(box.mails + mail.residual + output.row);
+}
+
+/* The last threads have the first outputs: while x is waited for, the first ones ask for norms. */
+FB_DEVICE int st_first_output() { return MV_THREADS - 1 - (int)threadIdx.x; }
+
+/* mv_finish for one row: outputs go to the other blocks. `rest`: of the thread's first output, `mine`. */
+template <int R, class T>
+FB_DEVICE void st_finish(const mv_plan &plan, const st_mail &mail, const st_post_box &box,
+                         const float *partial, bool once, mv_output mine, mv_rest rest) {
+    const fb_dtype type = mv_dtype<T>::value;
+#pragma unroll 1
+    for (int i = st_first_output(); mine.s >= 0; mine = mv_output_of<R>(plan, i += MV_THREADS)) {
+        const mv_segment &seg = plan.seg[mine.s];
+        if (i >= MV_THREADS) {
+            mv_get_biases(plan, mine, &rest);
+            st_look_residual(plan, mail, box, mine, &rest);
+        }
+        if (mail.residual >= 0)
+            rest.residual = st_await(box.mails + mail.residual + mine.row, rest.residual, box.tag);
+        const float *from = partial + mine.at;
+        T x = fb_narrow<T>(mv_value(plan, type, mine, 0, from, rest, mv_total(from, seg.pieces)));
+        st_post(box.mails + mail.out[mine.s] + mine.row, box.tag | st_bits(x));
+        if (mail.plain[mine.s]) ((T *)seg.out)[mine.row] = x;
+        if (once) return;
+    }
+}
+
 template <class W, class X, class T>
-FB_DEVICE void st_matvec(const mv_plan &plan, const st_window &w, const st_rooms &rooms, uint8_t *shared,
-                         mv_ring &ring, st_filler *filler, unsigned all) {
+FB_DEVICE void st_matvec(const st_op &op, const mv_plan *later, const st_post_box &box, const st_rooms &rooms,
+                         uint8_t *shared, st_ring &ring) {
     const int R = mv_rows<W, 1>::value;
+    const mv_plan &plan = op.matvec;
+    const st_mail &mail = op.mail;
+    /* Until x is there, everything else that can be done. */
+    st_words<ST_EARLY> early;
+    st_look_rows(plan, mail, box, &early);
+    if (later) st_prefetch_op<R>(*later);
     mv_norm_8 norm = {};
     mv_ask_first_norm(plan.seg[0], &norm);
-    mv_output mine = mv_output_of<R>(plan, (int)threadIdx.x);
+    mv_output mine = mv_output_of<R>(plan, st_first_output());
     mv_rest rest = {{0, 0}, 0};
     if (mine.s >= 0) mv_get_biases(plan, mine, &rest);
-    st_meet(rooms.arrived, all);
-    if (threadIdx.x < MV_COPIERS) mv_copy_rows(plan, shared);
-    if (mine.s >= 0) mv_get_residual(plan, mine, 0, &rest);
-    mv_rows_copied();
+    int pieces = st_pieces(op, (int)threadIdx.x / FB_WARP);
+    if (mine.s >= 0) st_look_residual(plan, mail, box, mine, &rest);
+    st_take_rows(plan, mail, box, early, shared);
+    mv_sync();
     float *partial = (float *)(shared + plan.partial_at);
     st_stage<W, X, T>(plan, shared, partial, norm);
-    __syncthreads();
+    mv_sync();
     /* What the loop needs, in registers. */
     mv_plan here;
     here.slot_row = plan.slot_row;
     here.slot_bytes = rooms.slot_bytes;
     here.scale_at = plan.scale_at;
     here.scale_row = plan.scale_row;
-    st_filler f = *filler;
 #pragma unroll 1
-    for (;;) {
-        mv_head *head = ring.heads + ring.slot;
-        if (head->s != w.now) break;
-        const int4 what = *(const int4 *)&head->x_at;
-        mv_barrier_wait(ring.barriers + ring.slot, ring.phase);
-        mv_multiply<W, X, 1, R, true>(here, ring, what, shared, partial);
+    for (; pieces > 0; pieces--) {
+        mv_barrier_wait(ring.of.barriers + ring.of.slot, ring.of.phase);
+        const int4 what = *(const int4 *)&ring.of.heads[ring.of.slot].x_at;
+        mv_multiply<W, X, 1, R, true>(here, ring.of, what, shared, partial);
         __syncwarp();
-        if (threadIdx.x % FB_WARP == 0) {
-            head->s = -1;
-            f.filled--;
-            st_fill<W, R>(w, ring, rooms.slot_bytes, rooms.depth, &f);
-        }
-        __syncwarp();
-        if (++ring.slot == rooms.depth) {
-            ring.slot = 0;
-            ring.phase ^= 1;
+        if (threadIdx.x % FB_WARP == 0) mv_barrier_arrive(ring.free + ring.of.slot);
+        if (++ring.of.slot == rooms.depth) {
+            ring.of.slot = 0;
+            ring.of.phase ^= 1;
         }
     }
-    __syncwarp(); /* all have read it, also those of a warp that had no piece */
-    if (threadIdx.x % FB_WARP == 0) *filler = f;
-    __syncthreads();
-    mv_finish<R>(plan, mv_dtype<T>::value, partial, rest);
+    mv_sync();
+    st_finish<R, T>(plan, mail, box, partial, op.once, mine, rest);
 }
 
 template <class T>
-FB_DEVICE void st_attention_op(const st_attention &op, const st_rooms &rooms, uint8_t *shared, int past,
-                               unsigned all) {
+FB_DEVICE void st_attention_op(const st_attention &op, const st_mail &mail, const st_post_box &box,
+                               const st_course &course, uint8_t *shared) {
     st_attention_room &room = *(st_attention_room *)shared;
-    int parts = st_parts(op, past);
+    const int past = course.past;
+    if (course.parts <= (int)blockIdx.x) return;
+    st_part part = course.part;
     st_tile tile;
-    st_part part = st_part_of(op, (int)blockIdx.x, past); /* which may not be there: then it has no keys */
-    st_load_tile(op.a, part.kv_head, part.begin, min(part.end, past), tile);
-    st_meet(rooms.arrived, all);
-    mv_rows_copied(); /* of the window's next op */
+    st_load_tile(op.a, course, part.kv_head, part.begin, min(part.end, past), tile);
 #pragma unroll 1
-    for (int number = (int)blockIdx.x; number < parts; number += (int)gridDim.x) {
+    for (int number = (int)blockIdx.x; number < course.parts; number += (int)gridDim.x) {
         if (number != (int)blockIdx.x) {
-            __syncthreads();
+            mv_sync();
             part = st_part_of(op, number, past);
-            st_load_tile(op.a, part.kv_head, part.begin, min(part.end, past), tile);
+            st_load_tile(op.a, course, part.kv_head, part.begin, min(part.end, past), tile);
         }
-        st_attend<T>(op, part, past, tile, room);
+        st_attend<T>(op, mail, box, course, part, tile, room);
     }
 }
 
 /* T: what activations and the cache are. Nothing of it overlaps the kernels before and after: no
  * fb_wait_for_previous. */
 template <class W, class X, class T>
-__global__ void __launch_bounds__(MV_THREADS, 1) st_kernel(const __grid_constant__ st_rooms rooms) {
+__global__ void __launch_bounds__(ST_THREADS, 1) st_kernel(const __grid_constant__ st_rooms rooms) {
 #if defined FB_EMULATED || (defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900)
     const int R = mv_rows<W, 1>::value;
     FB_SHARED(uint8_t, shared);
-    st_window w = {(const st_op *)(shared + rooms.window_at), rooms.ops, 0, rooms.count};
-    for (int op = 0; op < ST_WINDOW - 1; op++) st_fetch_op(w, op);
-    fb_copy_commit();
-    mv_rows_copied();
-    mv_ring ring = mv_ring_of(st_at(w, 0).matvec, shared); /* the same in all of them */
-    st_filler *filler = (st_filler *)(shared + rooms.fillers_at) + threadIdx.x / FB_WARP;
-    if (threadIdx.x % FB_WARP == 0) {
-        for (int i = 0; i < rooms.depth; i++) {
-            mv_barrier_make(ring.barriers + i);
-            ring.heads[i].s = -1;
-        }
-        mv_barriers_made();
-        filler->op = -1;
-        filler->rows = filler->slot = filler->filled = 0;
+    st_window w = {(const st_op *)(shared + rooms.window_at), 0, rooms.count};
+    const st_barriers barriers = st_barriers_of(rooms, shared);
+    st_make_barriers(rooms, shared, barriers);
+    __syncthreads();
+    if (threadIdx.x >= MV_THREADS) {
+        st_bring<W, R>(rooms, shared, barriers);
+        return;
     }
-    unsigned all = 0;
-    int past = 0;
+    st_ring ring = st_ring_of(rooms, shared, (int)threadIdx.x / FB_WARP);
+    const st_post_box box = {rooms.mails, st_tag_of(rooms)};
+    st_course *course = (st_course *)(shared + rooms.course_at);
+    bool attended = false;
+    int there = 0;
 #pragma unroll 1
-    for (; w.now < w.count; w.now++, all += gridDim.x) {
-        st_fetch_op(w, w.now + ST_WINDOW - 1);
-        fb_copy_commit();
-        int later = w.now + 2;
-        if (later < w.count && st_at(w, later).kind == ST_MATVEC) st_prefetch_op<R>(st_at(w, later).matvec);
-        if (threadIdx.x % FB_WARP == 0) st_fill<W, R>(w, ring, rooms.slot_bytes, rooms.depth, filler);
-        __syncwarp();
-        const st_op &op = st_at(w, w.now);
+    for (; w.now < w.count; w.now++) {
+        for (; there < min(w.now + 3, w.count); there++) st_await_op(barriers, there);
+        const st_op &op = st_at(w, w.now), &next = st_at(w, w.now + 2);
+        const mv_plan *later = w.now + 2 < w.count && next.kind == ST_MATVEC ? &next.matvec : NULL;
         if (op.kind == ST_MATVEC) {
-            st_matvec<W, X, T>(op.matvec, w, rooms, shared, ring, filler, all);
+            st_matvec<W, X, T>(op, later, box, rooms, shared, ring);
         } else {
-            if (past == 0) past = (int)*op.attention.a.slots.position;
-            st_attention_op<T>(op.attention, rooms, shared, past, all);
+            if (later) st_prefetch_op<R>(*later);
+            if (!attended) {
+                if (threadIdx.x == 0) *course = st_course_of(op.attention);
+                mv_sync();
+                attended = true;
+            }
+            st_attention_op<T>(op.attention, op.mail, box, *course, shared);
         }
-        st_arrive(rooms.arrived);
+        mv_sync(); /* what was in shared memory has been read */
+        if (threadIdx.x == 0) mv_barrier_arrive(barriers.passed + w.now % ST_WINDOW);
     }
-    /* The last block to come here: nobody waits any more. */
-    if (threadIdx.x == 0 && atomicAdd(rooms.arrived, 1u) == all + gridDim.x - 1) *rooms.arrived = 0;
+    /* The last block to come here: all have seen which step it is. */
+    if (threadIdx.x == 0 && atomicAdd(rooms.ended, 1u) == gridDim.x - 1) {
+        *rooms.ended = 0;
+        (*rooms.steps)++;
+    }
 #endif
 }
 
 template <class W, class X, class T>
 static int st_launch(const fb_cuda_list *list, const st_rooms *rooms, const fb_cuda_context *cx) {
     if (!rooms)
-        return fb_fits_together(st_kernel<W, X, T>, MV_THREADS, (size_t)list->shared) ? 0
+        return fb_fits_together(st_kernel<W, X, T>, ST_THREADS, (size_t)list->shared) ? 0
                                                                                       : FB_CUDA_NOT_LISTED;
-    return FB_LAUNCH_TOGETHER(cx, dim3((unsigned)cx->limits->sms), dim3(MV_THREADS), (size_t)list->shared,
+    return FB_LAUNCH_TOGETHER(cx, dim3((unsigned)cx->limits->sms), dim3(ST_THREADS), (size_t)list->shared,
                               (st_kernel<W, X, T>), *rooms);
 }
 

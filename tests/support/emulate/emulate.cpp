@@ -16,12 +16,13 @@ std::vector<std::function<int()>> *fb_emulated_recording;
 
 namespace {
 
-enum state { RUNS, AT_BLOCK, AT_WARP, DONE };
+enum state { RUNS, AT_BLOCK, AT_SOME, AT_WARP, DONE };
 
 struct thread {
     void *sp; /* its stack, where it stopped */
     enum state state;
     uint32_t mask; /* AT_WARP: who is awaited */
+    int some;      /* AT_SOME: how many are */
     uint64_t words[32];
     fb_emulated_place place;
 };
@@ -32,7 +33,7 @@ uint8_t *stacks, *shared_memory;
 size_t shared_room;
 int count, current; /* threads of a block; the one that runs, of all blocks */
 int all;            /* threads that run at once */
-bool yielded;       /* the thread that ran waits for another block */
+bool yielded;       /* the thread that ran waits for another one, and did nothing else */
 void *scheduler_sp;
 const std::function<void()> *body;
 
@@ -114,10 +115,24 @@ bool release_warp(int first) {
     return any;
 }
 
+/* Those that wait for as many as there are. */
+bool release_some(int first) {
+    int waiting = 0, some = 0;
+    for (int t = first; t < first + count; t++)
+        if (threads[t].state == AT_SOME) {
+            some = threads[t].some;
+            waiting++;
+        }
+    if (!waiting || waiting < some) return false;
+    for (int t = first; t < first + count; t++)
+        if (threads[t].state == AT_SOME) threads[t].state = RUNS;
+    return true;
+}
+
 bool release_block(int first) {
     bool any = false;
     for (int t = first; t < first + count; t++)
-        if (threads[t].state == AT_WARP || threads[t].state == RUNS) return false;
+        if (threads[t].state != AT_BLOCK && threads[t].state != DONE) return false;
     for (int t = first; t < first + count; t++)
         if (threads[t].state == AT_BLOCK) {
             threads[t].state = RUNS;
@@ -140,6 +155,7 @@ bool run_block(int first) {
         }
         bool released = false;
         for (int warp = first; warp < first + count; warp += 32) released |= release_warp(warp);
+        released |= release_some(first);
         if (!released) released = release_block(first);
         if (!went && !released) return any;
     }
@@ -160,8 +176,14 @@ void run_blocks() {
 
 void *fb_emulated_shared() { return shared_memory + (size_t)(current / count) * shared_room; }
 
-void fb_emulated_yield() {
-    yielded = true;
+void fb_emulated_yield(bool idle) {
+    yielded = idle;
+    leave();
+}
+
+void fb_emulated_some_meet(int some) {
+    threads[current].some = some;
+    threads[current].state = AT_SOME;
     leave();
 }
 

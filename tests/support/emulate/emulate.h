@@ -72,8 +72,10 @@ void *fb_emulated_shared();
  * memory. */
 int fb_emulated_launch(bool together, dim3 grid, dim3 block, size_t shared_bytes, int shared_limit,
                        const std::function<void()> &thread);
-/* Lets the other threads go on: for loops that wait for another block, of a launch of all together. */
-void fb_emulated_yield();
+/* Lets the other threads go on: for loops that wait for another thread, or for another block of a launch of
+ * all together. `idle`: the thread has done nothing since it was here; when all wait like this, they wait for
+ * ever. */
+void fb_emulated_yield(bool idle);
 
 /* While a graph is recorded, its steps; else NULL. */
 extern std::vector<std::function<int()>> *fb_emulated_recording;
@@ -91,9 +93,11 @@ static inline int fb_emulated_call(bool together, int shared_limit, dim3 grid, d
     return 0;
 }
 
-/* Waits for all threads of the block that still run, or of the warp that are in `mask`. In a warp, each may
+/* Waits for all threads of the block that still run (or for so many of them that say so), or of the warp that
+ * are in `mask`. In a warp, each may
  * leave a word there, and gets those of the others (zeros for threads that do not take part). */
 void fb_emulated_block_meet();
+void fb_emulated_some_meet(int threads);
 const uint64_t *fb_emulated_warp_meet(uint32_t mask, uint64_t word);
 
 /* Others write to shared memory meanwhile, which to the compiler is a variable that nobody else can know: it
@@ -102,6 +106,11 @@ const uint64_t *fb_emulated_warp_meet(uint32_t mask, uint64_t word);
 static inline void __syncthreads() {
     FB_EMULATED_FENCE();
     fb_emulated_block_meet();
+    FB_EMULATED_FENCE();
+}
+static inline void fb_emulated_sync(int threads) {
+    FB_EMULATED_FENCE();
+    fb_emulated_some_meet(threads);
     FB_EMULATED_FENCE();
 }
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
@@ -175,7 +184,7 @@ static inline float __int_as_float(int x) { return fb_emulated_value<float>(fb_e
 static inline float __uint_as_float(uint32_t x) { return fb_emulated_value<float>(fb_emulated_word(x)); }
 static inline int __float_as_int(float x) { return fb_emulated_value<int>(fb_emulated_word(x)); }
 static inline uint32_t __float_as_uint(float x) { return fb_emulated_value<uint32_t>(fb_emulated_word(x)); }
-static inline int __float2int_rn(float x) { return (int)nearbyintf(x); }
+static inline int __float2int_rn(float x) { return x == x ? (int)nearbyintf(x) : 0; }
 static inline float __fadd_rn(float a, float b) { return a + b; }
 static inline float __fmul_rn(float a, float b) { return a * b; }
 static inline float __fdiv_rn(float a, float b) { return a / b; }

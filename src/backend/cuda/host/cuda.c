@@ -120,7 +120,7 @@ static bool append_layers(fb_engine *e) {
  * layers are launched op by op. */
 static fb_status list_layers(fb_engine *e, fb_error *err) {
     const fb_program *p = e->frame.bound.program;
-    const void *ops;
+    const void *image;
     int64_t bytes, most = p->layers * p->op_count[FB_BODY];
     fb_cuda_list_free(e->list);
     e->list = fb_cuda_list_new(most);
@@ -129,14 +129,14 @@ static fb_status list_layers(fb_engine *e, fb_error *err) {
     e->cx.context = e->frame.options.capacity;
     bool whole = append_layers(e);
     e->cx.list = NULL;
-    if (!whole || fb_cuda_list_end(e->list, &e->cx, &ops, &bytes)) {
+    if (!whole || fb_cuda_list_end(e->list, &e->cx, &image, &bytes)) {
         fb_cuda_list_free(e->list);
         e->list = NULL;
         return FB_OK;
     }
     fb_status status = FB_OK;
     if (!e->listed) status = fb_gpu_take(e->gpu, "list of a step's ops", bytes, &e->listed, err);
-    if (status == FB_OK) status = fb_gpu_upload(e->gpu, e->listed, ops, bytes, err);
+    if (status == FB_OK) status = fb_gpu_upload(e->gpu, e->listed, image, bytes, err);
     if (status == FB_OK) status = fb_gpu_wait(e->gpu, err);
     if (status != FB_OK) { /* what is on the device may name an old cache */
         fb_cuda_list_free(e->list);
