@@ -35,7 +35,7 @@ SHAPES = {
     "tiny": ("gpt_neox", 2, 64, 4, 4, 256, 512),
     "wide": ("gpt_neox", 1, 256, 2, 2, 4608, 512),  # heads of 128; rows that a GPU cuts into pieces
 }
-CONTEXT = 8192  # beyond some of the real ones, for decoding at long contexts
+CONTEXT = 16384  # beyond some of the real ones, for decoding at long contexts
 STD = 0.02
 DTYPES = {"f16": ("F16", "float16", 2), "f32": ("F32", "float32", 4)}
 PART = 1 << 24  # elements made at once

@@ -127,10 +127,13 @@ stage_step() {
     local work=$OUT/quantised type
     export PREFIX=step- WRAPPER=
     mkdir -p "$work"
+    python3 -B bench/make_checkpoint.py "$work/tiny" --shape tiny || return 1
     for type in q8_0 q4_0; do "$FUSEBOX" quantize models/storyteller "$work/storyteller-$type.gguf" --type $type --force >/dev/null || return 1; done
     {
         step_cases
         for prompt in 8 120 380; do echo "models/storyteller 5 --act f16 --prompt $prompt --gen 64"; done
+        # More parts than blocks; a split of several tiles.
+        for prompt in 5000 9000; do echo "$work/tiny 5 --act f16 --prompt $prompt --gen 40"; done
         for type in q8_0 q4_0; do
             for act in f16 bf16; do echo "$work/storyteller-$type.gguf 5 --act $act --kv $act --prompt 100 --gen 64"; done
         done

@@ -60,7 +60,8 @@ typedef struct mv_plan {
     int32_t slots;    /* partial sums of an output, where segments are combined */
     int32_t partials; /* floats of a block's partial sums for a row of x */
     int32_t partial_at;
-    /* The warps' rings (matvec_ring.cuh). */
+    /* The warps' rings (matvec_ring.cuh); in a step's kernel, which has the same for all ops, only what lies
+     * within a slot. */
     int32_t depth;                /* slots of each */
     int32_t ring_at, heads_at;    /* in shared memory; barriers follow the heads */
     int32_t slot_bytes, slot_row; /* of a slot; of one of its rows */

@@ -1,7 +1,8 @@
 /* How weights get to the warps.
  *
  * A block has some rows of each segment, R rows' pieces of them one after the other; its warps take turns. A
- * warp has a ring of slots in shared memory. One of its lanes walks ahead, and asks for the pieces that come
+ * warp has a ring of slots in shared memory. One of its lanes walks ahead (in a step's kernel, one of another
+ * warp: step_weights.cuh), and asks for the pieces that come
  * next into the slots that are free: with one bulk copy a row, which takes no register and no instruction of
  * the other lanes. (Devices before sm_90: sixteen bytes a lane.) It leaves in the slot's head what the warp
  * must know to multiply it, since looking that up takes longer than multiplying. */
@@ -38,7 +39,7 @@ FB_DEVICE void mv_barrier_arrive(uint64_t *barrier) {
 FB_DEVICE void mv_barrier_expect(uint64_t *barrier, int) { mv_barrier_arrive(barrier); }
 FB_DEVICE bool mv_barrier_test(uint64_t *barrier, int phase) { return (int)(*barrier & 1) != phase; }
 FB_DEVICE void mv_barrier_wait(uint64_t *barrier, int phase) {
-    while (!mv_barrier_test((uint64_t *)(volatile uint64_t *)barrier, phase)) fb_emulated_yield(true);
+    for (bool idle = false; !mv_barrier_test(barrier, phase); idle = true) fb_emulated_yield(idle);
 }
 FB_DEVICE void mv_bulk(void *to, const void *from, int bytes, uint64_t *) { memcpy(to, from, (size_t)bytes); }
 FB_DEVICE void mv_bulk_once(void *to, const void *from, int bytes, uint64_t *barrier) {

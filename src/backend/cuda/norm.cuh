@@ -123,8 +123,8 @@ FB_DEVICE float fb_norm_scale(float square, float inverse, float eps) {
 }
 
 /* Mean (0 for rmsnorm) and scale of the row x [n], in global or shared memory, in every thread. All threads
- * of a block of whole warps come here, however many they are. `room`: FB_NORM_ROOM floats of shared memory,
- * which may be used again, for another row too, after the next __syncthreads. THREADS: as for fb_sync. */
+ * of a block of whole warps come here, or its first THREADS (as for fb_sync). `room`: FB_NORM_ROOM floats of
+ * shared memory, which may be used again, for another row too, after the next fb_sync. */
 template <bool WHOLE, int THREADS, class T>
 FB_DEVICE fb_row_stats fb_norm_stats(fb_op_kind norm, const T *x, int n, float eps, float *room) {
     int thread = (int)threadIdx.x, threads = THREADS ? THREADS : (int)blockDim.x;

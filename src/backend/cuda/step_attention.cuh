@@ -1,8 +1,9 @@
 /* Attention of one token within a step that is one kernel: rotation, append and attn_flash at once, to the
- * bits of rope_kv and flash_decode.cu, whose WHOLE blocks of 256 threads these are.
+ * bits of rope_kv and flash_decode.cu's WHOLE blocks of 256 threads: as many have keys here, and as many
+ * others the values.
  *
- * Keys and values that were there before are read before the blocks have met, straight into registers: a
- * thread needs no others than its own. What is left after the meeting is the latency of q, k and v. */
+ * Keys and values that were there before are read before q, k and v of the new token are waited for, straight
+ * into registers: a thread needs no others than its own. */
 #ifndef FB_BACKEND_CUDA_STEP_ATTENTION_CUH
 #define FB_BACKEND_CUDA_STEP_ATTENTION_CUH
 
@@ -80,12 +81,6 @@ FB_DEVICE void st_load_tile(const fb_attention &a, const st_course &course, int 
 #pragma unroll
     for (int i = 0; i < ST_CHUNKS; i++) tile.x[i] = at + i * by < most ? __ldcg(from + i * step) : none;
 }
-
-/* Where attention's inputs and outputs are. */
-struct st_post_box {
-    uint32_t *mails;
-    uint32_t tag;
-};
 
 /* Element i of a new token's head, rotated. */
 template <class T> FB_DEVICE T st_rotated(const st_attention &op, const uint32_t *x, int i, uint32_t tag) {
@@ -243,6 +238,8 @@ FB_DEVICE void st_attend(const st_attention &op, const st_mail &mail, const st_p
     }
     mv_sync();
     if (!room.last) return;
+    /* Also so that the counter is zero before anybody sees this layer's outputs: the next layer's attention
+     * counts there, and nothing but these tells it to begin. */
     __threadfence();
     combine<ST_ATTENDERS, 1, MV_THREADS>(a, op.p, part.kv_head, part.item, 1, active, a.width, room.sums,
                                          put);

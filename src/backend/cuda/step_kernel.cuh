@@ -15,6 +15,10 @@
 #include "backend/cuda/step_attention.cuh"
 #include "backend/cuda/step_weights.cuh"
 
+/* The thread that brings ops, and from which on some ask for what is needed later: of warps that have neither
+ * norms nor outputs to look for, as a rule. */
+#define ST_KEEPER (10 * FB_WARP)
+
 struct st_window {
     const st_op *ops; /* in shared memory */
     int now, count;
@@ -33,7 +37,7 @@ FB_DEVICE void st_prefetch(const void *p, int64_t bytes, int first, int step) {
 }
 FB_DEVICE int st_size(fb_dtype type) { return type == FB_F32 ? 4 : 2; }
 template <int R> FB_DEVICE void st_prefetch_op(const mv_plan &plan) {
-    int thread = (int)threadIdx.x - MV_COPIERS, s = thread / FB_WARP, lane = thread % FB_WARP;
+    int thread = (int)threadIdx.x - ST_KEEPER, s = thread / FB_WARP, lane = thread % FB_WARP;
     if (thread < 0 || s >= plan.segments) return;
     const mv_segment &seg = plan.seg[s];
     int line = (int)blockIdx.x + lane * (int)gridDim.x;
@@ -69,27 +73,18 @@ FB_DEVICE void st_stage(const mv_plan &plan, uint8_t *shared, float *room, mv_no
 }
 
 /* The rows that the op reads; what is staged as it is comes to its place. The last segments' are there first.
- * `early`: a look at the first segment's. */
-FB_DEVICE void st_look_rows(const mv_plan &plan, const st_mail &mail, const st_post_box &box,
-                            st_words<ST_EARLY> *early) {
-    int n = mail.in[0] < 0 ? 0 : plan.seg[0].cols;
-    st_look_at(box.mails + mail.in[0], n, (int)threadIdx.x * 4, early);
-}
+ */
 FB_DEVICE void st_take_rows(const mv_plan &plan, const st_mail &mail, const st_post_box &box,
-                            st_words<ST_EARLY> early, uint8_t *shared) {
+                            uint8_t *shared) {
 #pragma unroll 1
     for (int s = plan.segments - 1; s >= 0; s--) {
         const mv_segment &seg = plan.seg[s];
         if (!seg.copies && (seg.raw_at < 0 || seg.same_raw)) continue;
         uint8_t *to = shared + (seg.copies ? seg.x_at : seg.raw_at);
-        const uint32_t *from = box.mails + mail.in[s];
-        if (mail.in[s] < 0) {
+        if (mail.in[s] < 0)
             st_take_plain(seg.x, seg.cols, to);
-            continue;
-        }
-        st_words<ST_EARLY> words = early;
-        if (s > 0) st_look_at(from, seg.cols, (int)threadIdx.x * 4, &words);
-        st_take(from, seg.cols, box.tag, words, to);
+        else
+            st_take(box.mails + mail.in[s], seg.cols, box.tag, to);
     }
 }
 
@@ -132,9 +127,7 @@ FB_DEVICE void st_matvec(const st_op &op, const mv_plan *later, const st_post_bo
     const int R = mv_rows<W, 1>::value;
     const mv_plan &plan = op.matvec;
     const st_mail &mail = op.mail;
-    /* Until x is there, everything else that can be done. */
-    st_words<ST_EARLY> early;
-    st_look_rows(plan, mail, box, &early);
+    /* Until x is there, everything else that can be done. (To look for it first is no faster: too early.) */
     if (later) st_prefetch_op<R>(*later);
     mv_norm_8 norm = {};
     mv_ask_first_norm(plan.seg[0], &norm);
@@ -143,7 +136,7 @@ FB_DEVICE void st_matvec(const st_op &op, const mv_plan *later, const st_post_bo
     if (mine.s >= 0) mv_get_biases(plan, mine, &rest);
     int pieces = st_pieces(op, (int)threadIdx.x / FB_WARP);
     if (mine.s >= 0) st_look_residual(plan, mail, box, mine, &rest);
-    st_take_rows(plan, mail, box, early, shared);
+    st_take_rows(plan, mail, box, shared);
     mv_sync();
     float *partial = (float *)(shared + plan.partial_at);
     st_stage<W, X, T>(plan, shared, partial, norm);
@@ -159,8 +152,9 @@ FB_DEVICE void st_matvec(const st_op &op, const mv_plan *later, const st_post_bo
         mv_barrier_wait(ring.of.barriers + ring.of.slot, ring.of.phase);
         const int4 what = *(const int4 *)&ring.of.heads[ring.of.slot].x_at;
         mv_multiply<W, X, 1, R, true>(here, ring.of, what, shared, partial);
-        __syncwarp();
-        if (threadIdx.x % FB_WARP == 0) mv_barrier_arrive(ring.free + ring.of.slot);
+        /* Each lane for itself: as fast as one for all after a __syncwarp, which racecheck does not follow.
+         */
+        mv_barrier_arrive(ring.free + ring.of.slot);
         if (++ring.of.slot == rooms.depth) {
             ring.of.slot = 0;
             ring.of.phase ^= 1;
@@ -205,6 +199,8 @@ __global__ void __launch_bounds__(ST_THREADS, 1) st_kernel(const __grid_constant
         st_bring<W, R>(rooms, shared, barriers);
         return;
     }
+    if (threadIdx.x == ST_KEEPER)
+        for (int op = 0; op < ST_WINDOW; op++) st_fetch_op(rooms, shared, barriers, op);
     st_ring ring = st_ring_of(rooms, shared, (int)threadIdx.x / FB_WARP);
     const st_post_box box = {rooms.mails, st_tag_of(rooms)};
     st_course *course = (st_course *)(shared + rooms.course_at);
@@ -227,7 +223,7 @@ __global__ void __launch_bounds__(ST_THREADS, 1) st_kernel(const __grid_constant
             st_attention_op<T>(op.attention, op.mail, box, *course, shared);
         }
         mv_sync(); /* what was in shared memory has been read */
-        if (threadIdx.x == 0) mv_barrier_arrive(barriers.passed + w.now % ST_WINDOW);
+        if (threadIdx.x == ST_KEEPER) st_fetch_op(rooms, shared, barriers, w.now + ST_WINDOW);
     }
     /* The last block to come here: all have seen which step it is. */
     if (threadIdx.x == 0 && atomicAdd(rooms.ended, 1u) == gridDim.x - 1) {

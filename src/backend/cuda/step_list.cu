@@ -48,11 +48,13 @@ static bool find(const fb_cuda_list *list, const void *from, int64_t elements, i
     return true;
 }
 
-static void leave(fb_cuda_list *list, int s, const void *from, int64_t elements) {
+static bool leave(fb_cuda_list *list, int s, const void *from, int64_t elements) {
+    if (list->words > INT32_MAX - elements - 32) return false;
     st_left *left = &list->left[list->left_count++];
     *left = {(uintptr_t)from, end_of(from, elements, list), list->words, list->count - 1, s};
     list->ops[list->count - 1].mail.out[s] = list->words;
     list->words += (int32_t)mv_round_up(elements, 32);
+    return true;
 }
 
 /* What a later op of the list would have written over, nobody needs after the list. */
@@ -115,7 +117,7 @@ int st_add_matvec(const mv_plan *plan, int at_once, fb_dtype weights, int64_t in
     if (plan->combine == FB_COMBINE_ADD && !find(list, plan->residual, rows, &op->mail.residual))
         return FB_CUDA_NOT_LISTED;
     for (int s = 0; s < (plan->combined ? 1 : plan->segments); s++)
-        leave(list, s, plan->seg[s].out, plan->seg[s].rows);
+        if (!leave(list, s, plan->seg[s].out, plan->seg[s].rows)) return FB_CUDA_NOT_LISTED;
     if (inputs > list->inputs) list->inputs = inputs;
     if (plan->slot_bytes > list->slot) list->slot = plan->slot_bytes;
     return 0;
@@ -147,7 +149,8 @@ int st_add_rotation(const fb_call *call, bool rotates, fb_cuda_list *list) {
 int st_add_attention(const fb_attention *a, const partials *p, fb_cuda_list *list) {
     st_attention next = list->next;
     if (!list->rotates || (list->q && next.a.q != a->q) || a->rows != 1 || a->ring || !a->wide ||
-        a->width > ST_WIDTH || a->q_type != list->act || a->kv_type != list->act || a->out_type != list->act)
+        a->width > ST_WIDTH || a->out_head != a->width /* every word is written */ ||
+        a->q_type != list->act || a->kv_type != list->act || a->out_type != list->act)
         return FB_CUDA_NOT_LISTED;
     list->rotates = false;
     st_op *op = append(list, ST_ATTENTION);
@@ -167,8 +170,7 @@ int st_add_attention(const fb_attention *a, const partials *p, fb_cuda_list *lis
         if (!find(list, in[i], (of - 1) * stride[i] + a->width, &op->mail.in[i]) || op->mail.in[i] < 0)
             return FB_CUDA_NOT_LISTED;
     }
-    leave(list, 0, a->out, (heads - 1) * a->out_head + a->width);
-    return 0;
+    return leave(list, 0, a->out, heads * a->width) ? 0 : FB_CUDA_NOT_LISTED;
 }
 
 static int launch(const fb_cuda_list *list, const st_rooms *rooms, const fb_cuda_context *cx) {

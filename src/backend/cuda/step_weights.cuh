@@ -1,12 +1,12 @@
-/* How weights get to the warps of a step's kernel: a warp of its own asks for them.
+/* How weights get to the warps of a step's kernel: a few warps of their own ask for them.
  *
- * Its lane w fills the ring of warp w, across ops: while blocks wait for each other, for x and its norm, the
- * weights of the op after, or of the one after that, arrive. Another lane brings the ops themselves into a
- * window in shared memory. Whoever waits, does so at barriers in shared memory: `barriers` of a slot when it
- * is filled, `free` when it was read; `there` of an op, and `passed` when nobody looks at it any more.
+ * A lane of these fills the ring of one warp, across ops: while x is waited for, and its norm, the weights of
+ * the op after, or of the one after that, arrive. It takes the ops from a window in shared memory, as all do.
+ * Whoever waits, does so at barriers in shared memory: `barriers` of a slot when it is filled, `free` when
+ * all lanes have read it; `there` of an op, and `passed` when no lane fills for it any more.
  *
- * A lane asks for no more than ST_FLYING pieces at a time, although the ring has more slots: x, which a
- * meeting makes everybody wait for, would come after all of them. */
+ * A ring has more slots than are asked for at a time: x, which everybody waits for, would come after all of
+ * them. */
 #ifndef FB_BACKEND_CUDA_STEP_WEIGHTS_CUH
 #define FB_BACKEND_CUDA_STEP_WEIGHTS_CUH
 
@@ -56,16 +56,26 @@ FB_DEVICE void st_make_barriers(const st_rooms &rooms, uint8_t *shared, const st
         st_ring ring = st_ring_of(rooms, shared, thread);
         for (int i = 0; i < rooms.depth; i++) {
             mv_barrier_make(ring.of.barriers + i, 1);
-            mv_barrier_make(ring.free + i, 1);
+            mv_barrier_make(ring.free + i, FB_WARP);
         }
     }
     if (thread < ST_WINDOW) {
         mv_barrier_make(barriers.there + thread, 1);
-        mv_barrier_make(barriers.passed + thread, MV_WARPS + 1); /* the lanes that fill, and the block */
+        mv_barrier_make(barriers.passed + thread, MV_WARPS); /* the lanes that fill */
     }
     mv_barriers_made();
 }
 
+/* Asks for an op. Its place is free: the block has done with what was there, and here it is waited for the
+ * lanes that fill rings. For one thread. */
+FB_DEVICE void st_fetch_op(const st_rooms &rooms, uint8_t *shared, const st_barriers &barriers, int op) {
+    int place = op % ST_WINDOW;
+    if (op >= rooms.count) return;
+    mv_barrier_wait(barriers.passed + place, (op / ST_WINDOW & 1) ^ 1);
+    mv_barrier_expect(barriers.there + place, (int)sizeof(st_op));
+    mv_bulk((st_op *)(shared + rooms.window_at) + place, rooms.ops + op, (int)sizeof(st_op),
+            barriers.there + place);
+}
 FB_DEVICE bool st_op_there(const st_barriers &barriers, int op) {
     return mv_barrier_test(barriers.there + op % ST_WINDOW, op / ST_WINDOW & 1);
 }
@@ -199,42 +209,20 @@ FB_DEVICE bool st_fill(const st_rooms &rooms, const st_op *window, const st_barr
     return true;
 }
 
-/* ---- the warp that brings everything ---------------------------------------------------------------------
- */
-
-/* Asks for an op, when its place is free. */
-FB_DEVICE bool st_fetch_op(const st_rooms &rooms, st_op *window, const st_barriers &barriers, int op) {
-    int place = op % ST_WINDOW;
-    if (!mv_barrier_test(barriers.passed + place, (op / ST_WINDOW & 1) ^ 1)) return false;
-    mv_barrier_expect(barriers.there + place, (int)sizeof(st_op));
-    mv_bulk(window + place, rooms.ops + op, (int)sizeof(st_op), barriers.there + place);
-    return true;
-}
-
-/* Until all was asked for. Of each of these warps the first ST_RINGS lanes have a ring each, and the next one
- * of the first warp has the ops: a copy takes as long as the lanes of a warp that ask for one are many. */
+/* Until all was asked for. The first ST_RINGS lanes of each of these warps have a ring each: a copy takes as
+ * long as the lanes of a warp that ask for one are many. */
 template <class W, int R>
 FB_DEVICE void st_bring(const st_rooms &rooms, uint8_t *shared, const st_barriers &barriers) {
     const int bringer = (int)threadIdx.x / FB_WARP - MV_WARPS, lane = (int)threadIdx.x % FB_WARP;
-    const bool fills = lane < ST_RINGS;
-    if (!fills && (lane > ST_RINGS || bringer > 0)) return;
-    const int warp = bringer + lane % ST_RINGS * ST_BRINGERS;
-    st_op *window = (st_op *)(shared + rooms.window_at);
+    if (lane >= ST_RINGS) return;
+    const int warp = bringer + lane * ST_BRINGERS;
+    const st_op *window = (const st_op *)(shared + rooms.window_at);
     st_ring ring = st_ring_of(rooms, shared, warp);
     st_filler f = {};
     f.op = -1;
-    int next = 0; /* op of the last lane */
 #pragma unroll 1
-    for (;;) {
-        bool went;
-        if (fills) {
-            if (f.op == rooms.count) break;
-            went = st_fill<W, R>(rooms, window, barriers, ring, warp, &f);
-        } else {
-            if (next == rooms.count) break;
-            went = st_fetch_op(rooms, window, barriers, next);
-            next += went;
-        }
+    while (f.op < rooms.count) {
+        bool went = st_fill<W, R>(rooms, window, barriers, ring, warp, &f);
 #ifdef FB_EMULATED
         fb_emulated_yield(!went);
 #else

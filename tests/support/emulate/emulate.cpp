@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 
 #define MOST_THREADS 1024 /* of a block */
-#define MOST_ALL     (16 * MOST_THREADS)
+#define MOST_ALL     (40 * MOST_THREADS)
 #define STACK_BYTES  (128 << 10)
 #define INVALID      1 /* cudaErrorInvalidValue */
 

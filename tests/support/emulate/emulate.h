@@ -94,8 +94,8 @@ static inline int fb_emulated_call(bool together, int shared_limit, dim3 grid, d
 }
 
 /* Waits for all threads of the block that still run (or for so many of them that say so), or of the warp that
- * are in `mask`. In a warp, each may
- * leave a word there, and gets those of the others (zeros for threads that do not take part). */
+ * are in `mask`. In a warp, each may leave a word there, and gets those of the others (zeros for threads that
+ * do not take part). */
 void fb_emulated_block_meet();
 void fb_emulated_some_meet(int threads);
 const uint64_t *fb_emulated_warp_meet(uint32_t mask, uint64_t word);
