@@ -33,6 +33,7 @@ SHAPES = {
     "neox-2.8b": ("gpt_neox", 32, 2560, 32, 32, 10240, 50304),
     "llama-1b": ("llama", 16, 2048, 32, 8, 8192, 128256),
     "tiny": ("gpt_neox", 2, 64, 4, 4, 256, 512),
+    "heads-80": ("gpt_neox", 2, 240, 3, 3, 256, 512),
     "wide": ("gpt_neox", 1, 256, 2, 2, 4608, 512),  # heads of 128; rows that a GPU cuts into pieces
 }
 CONTEXT = 16384  # beyond some of the real ones, for decoding at long contexts
