@@ -173,19 +173,24 @@ san_stage() {
 }
 
 fuzz_stage() {
-    local source name corpus
+    local source name
     if ! can_link clang -fsanitize=fuzzer; then
         echo "# fuzz: not run: clang with libFuzzer is not here"
         return
     fi
     build "$BUILD/fuzz" FUZZ=1 CC=clang fuzzers || { bad "fuzz: build"; return; }
+    mkdir -p "$scratch/fuzz"
+    for source in tests/fuzz/fuzz_*.c; do basename "$source" .c; done |
+        SCRATCH=$scratch BUILD=$BUILD FUZZ_SECONDS=$FUZZ_SECONDS xargs -P "$(nproc)" -I{} bash -c '
+            name={} at=$SCRATCH/fuzz/{} status=0
+            mkdir -p "$at.corpus"
+            "$BUILD/fuzz/$name" -max_total_time="$FUZZ_SECONDS" -timeout=10 -rss_limit_mb=2048 \
+                -max_len=65536 -dict=tests/fuzz/json.dict -artifact_prefix="$BUILD/fuzz/$name-" -print_final_stats=1 \
+                "$at.corpus" "tests/fuzz/corpus/${name#fuzz_}" >"$at.log" 2>&1 || status=$?
+            echo $status >"$at.status"'
     for source in tests/fuzz/fuzz_*.c; do
         name=$(basename "$source" .c)
-        corpus=$scratch/corpus/$name
-        mkdir -p "$corpus"
-        check "fuzz: $name" "$BUILD/fuzz/$name" -max_total_time="$FUZZ_SECONDS" -timeout=10 -rss_limit_mb=2048 \
-            -max_len=65536 -dict=tests/fuzz/json.dict -artifact_prefix="$BUILD/fuzz/$name-" -print_final_stats=1 \
-            "$corpus" "tests/fuzz/corpus/${name#fuzz_}"
+        check "fuzz: $name" bash -c "cat '$scratch/fuzz/$name.log'; exit \$(cat '$scratch/fuzz/$name.status')"
         sed -nE 's/^stat::number_of_executed_units: +/#     inputs: /p' "$log"
     done
 }

@@ -43,7 +43,9 @@ const std::function<void()> *body;
     abort();
 }
 
-/* Saves what a call must keep, changes stacks, and takes it back there. */
+/* Saves what a call must keep, changes stacks, and takes it back there. It does not end with `ret`: a
+ * processor would expect that to go back to where it was called from. A thread mostly goes on where the one
+ * before did. */
 #if defined __x86_64__
 extern "C" void fb_emulated_switch(void **from, void *to);
 asm(R"(
@@ -64,7 +66,8 @@ fb_emulated_switch:
     pop %r12
     pop %rbx
     pop %rbp
-    ret
+    pop %rcx
+    jmp *%rcx
 )");
 #else
 #error "the emulation of CUDA kernels needs x86-64"
