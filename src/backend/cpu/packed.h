@@ -83,8 +83,11 @@ FB_INLINE vi nibbles_add(vi sum, vi w, vi x) { return bytes_add(sum, w, x); }
 FB_INLINE vi nibbles_end(vi sum) { return sum; }
 #endif
 
-/* Fetched this far ahead while one row goes by: the stream is read once and is longer than a page. */
-#define PACKED_AHEAD 1024
+/* Bytes ahead of which one row's weights are fetched, into the first-level cache and into the second. Against
+ * 1024 and the second level alone: 8% faster with weights in the third-level cache, 30% to 70% from memory.
+ * Without the far one it would be 3% faster in the third-level cache, and 20% slower from memory. */
+#define PACKED_NEAR 4096
+#define PACKED_FAR  16384
 
 /* sum[m * ldsum + n] for `ms` rows of x (`ldx` blocks apart) and vectors `first` … of a group's 16 outputs.
  */
@@ -98,7 +101,10 @@ FB_INLINE void packed_tile(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_
         for (int m = 0; m < ms; m++)
             for (int p = 0; p < parts; p++) dot[m][p] = (vi){0};
         if (ms == 1)
-            for (int i = 0; i < packed_block(wt); i += 64) __builtin_prefetch(w + PACKED_AHEAD + i, 0, 2);
+            for (int i = 0; i < packed_block(wt); i += 64) {
+                __builtin_prefetch(w + PACKED_NEAR + i, 0, 3);
+                __builtin_prefetch(w + PACKED_FAR + i, 0, 2);
+            }
         for (int j = 0; j < (wt == FB_Q4_0 ? 4 : 8); j++)
             for (int p = 0; p < parts; p++) {
                 vi v = vi_load(w + 32 + 64 * j + (first + p) * VW * 4);

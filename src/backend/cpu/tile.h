@@ -30,31 +30,41 @@ typedef struct tile_work {
 
 /* ---- one row ------------------------------------------------------------------------------------------ */
 
-/* Outputs at a time: eight accumulators cover the latency of the multiply-add (4 cycles, 2 a cycle). */
-#define ONE_N 8
-/* Tiles that are fetched ahead. Measured on storyteller (weights in the third-level cache): 0 as the base,
- * 1: 5% faster, 2: 8%, 4: 5%. */
-#define AHEAD 2
+/* Outputs at a time. Each takes a whole cache line of its row before the next has its turn: few rows, each
+ * line read at once, are what the hardware's prefetchers follow best. Measured with f16 in the third-level
+ * cache: eight rows by vectors 38 GB/s on two cores, eight by lines 48, four or two by lines 50. */
+#define ONE_N 4
+/* What is fetched ahead, in the order of memory: the next tile (or so many bytes, where tiles are small) into
+ * the first-level cache, and what comes FAR tiles after it into the second. The near one alone is best while
+ * the weights are in the third-level cache (12% faster than the far one alone), the far one alone from memory
+ * (8% faster than the near one); both together are as good as the better one in each. */
+#define NEAR_BYTES 4096
+#define FAR        2
 
 FB_INLINE void tile_one(fb_dtype wt, const void *w, const float *x, int64_t k, int ns, float *sum) {
+    const int size = wt == FB_F32 ? 4 : 2, line = 64 / size;
+    int64_t tile = ns * k * size, far = FAR * tile, i = 0;
+    const uint8_t *near = (const uint8_t *)w + (tile > NEAR_BYTES ? tile : NEAR_BYTES);
     vf acc[ONE_N];
     for (int n = 0; n < ns; n++) acc[n] = vf_set1(0);
-    int64_t i = 0;
-    /* The weights stream by once: the tile after next is fetched meanwhile, a line at a time in the order of
-     * memory, which the eight interleaved rows hide from the hardware's prefetcher. */
-    const uint8_t *ahead = vf_address(wt, w, AHEAD * ns * k);
-    for (; i + VW <= k; i += VW) {
-        for (int b = 0; b < ns * VW * (wt == FB_F32 ? 4 : 2); b += 64) __builtin_prefetch(ahead + b, 0, 2);
-        ahead += ns * VW * (wt == FB_F32 ? 4 : 2);
-        vf xv = vf_load_f32(x + i);
-        for (int n = 0; n < ns; n++) acc[n] = vf_fma(vf_get(wt, w, n * k + i), xv, acc[n]);
+    for (; i + line <= k; i += line) {
+        for (int n = 0; n < ns; n++, near += 64) {
+            __builtin_prefetch(near, 0, 3);
+            __builtin_prefetch(near + far, 0, 2);
+        }
+        for (int n = 0; n < ns; n++)
+            for (int j = 0; j < line; j += VW)
+                acc[n] = vf_fma(vf_get(wt, w, n * k + i + j), vf_load_f32(x + i + j), acc[n]);
     }
-    if (i < k) {
+    for (; i < k; i += VW) {
         vf xv = vf_get_n(FB_F32, x, i, k, 0);
         for (int n = 0; n < ns; n++)
             acc[n] = vf_fma(vf_get_n(wt, vf_address(wt, w, n * k), i, k, 0), xv, acc[n]);
     }
-    for (int n = 0; n < ns; n++) sum[n] = vf_sum(acc[n]);
+    if (ns == 4)
+        vf_sum_four(acc, sum);
+    else
+        for (int n = 0; n < ns; n++) sum[n] = vf_sum(acc[n]);
 }
 
 /* sum[n] of a row and `ns` rows of weights. */
