@@ -15,6 +15,7 @@ typedef struct fb_call {
     int64_t rows;       /* tokens of the step */
     int64_t position;   /* of the first one */
     bool by_head;       /* lanes share whole KV heads (attention on the CPU) */
+    bool apart;         /* lanes share each projection of a group by itself (on the CPU) */
     fb_dtype act;       /* in which the step stores results: what head_argmax would have stored */
 } fb_call;
 

@@ -15,11 +15,22 @@
 
 typedef uint64_t words __attribute__((vector_size(32)));
 
-/* The result depends on every byte, so that no load can be left out. */
+/* As the projections read (backend/cpu/tile.h): four rows by cache lines, what comes next fetched ahead into
+ * both caches. A loop that reads straight on gets a fifth less from a third-level cache. The result depends
+ * on every byte, so that no load can be left out. */
+#define ROW  1024
+#define TILE (4 * ROW)
 #define READ_BODY                                                                                            \
     words sum[4] = {{0}};                                                                                    \
-    for (int64_t i = 0; i < bytes; i += 128)                                                                 \
-        for (int k = 0; k < 4; k++) sum[k] ^= *(const words *)(const void *)(from + i + 32 * k);             \
+    for (int64_t tile = 0; tile < bytes; tile += TILE)                                                       \
+        for (int64_t i = 0; i < ROW; i += 64)                                                                \
+            for (int k = 0; k < 4; k++) {                                                                    \
+                const uint8_t *at = from + tile + k * ROW + i, *ahead = from + tile + 4 * i + 64 * k;        \
+                __builtin_prefetch(ahead + TILE, 0, 3);                                                      \
+                __builtin_prefetch(ahead + 3 * TILE, 0, 2);                                                  \
+                sum[k] ^= *(const words *)(const void *)at;                                                  \
+                sum[k] ^= *(const words *)(const void *)(at + 32);                                           \
+            }                                                                                                \
     words all = sum[0] ^ sum[1] ^ sum[2] ^ sum[3];                                                           \
     return all[0] ^ all[1] ^ all[2] ^ all[3];
 
@@ -133,7 +144,8 @@ static void meet_lane(void *arg, int32_t lane) {
     for (int32_t i = 0; i < m->times; i++) {
         if (m->bytes) memset(m->memory + lane * m->bytes, i, (size_t)m->bytes);
         fb_pool_barrier(m->pool);
-        if (m->bytes) m->sink[lane] += read_plain(m->memory + next * m->bytes, m->bytes);
+        for (int64_t k = 0; k < m->bytes; k += (int64_t)sizeof(words))
+            m->sink[lane] += (*(const words *)(const void *)(m->memory + next * m->bytes + k))[0];
         if (m->bytes) fb_pool_barrier(m->pool);
     }
     if (lane == 0) m->ended = fb_now();

@@ -33,15 +33,46 @@ static int32_t carried_root(const fb_program *p, int32_t storage) {
     return storage;
 }
 
-bool fb_op_joined(const fb_op *op, const fb_op *next) {
-    return next && fb_op_table[op->kind].parts == FB_PARTS_HEAD &&
-           fb_op_table[next->kind].parts == FB_PARTS_HEAD;
+/* Whether each head of `value`, a view of a projection's output, lies among the columns of its KV head. */
+static bool head_by_head(const fb_program *p, const fb_value *value) {
+    const fb_value *out = &p->values[value->storage];
+    int64_t each = out->heads * out->width / p->kv_heads, group = value->heads / p->kv_heads;
+    if (each * p->kv_heads != out->heads * out->width || each % FB_LINEAR_GRAIN ||
+        group * p->kv_heads != value->heads)
+        return false;
+    for (int64_t head = 0; head < value->heads; head++) {
+        int64_t begin = value->offset + head * value->stride;
+        if (begin / each != head / group || (begin + value->width - 1) / each != head / group) return false;
+    }
+    return true;
+}
+
+/* Whether `next` reads anything that `op` writes, and all of it by KV heads. */
+static bool reads_by_head(const fb_program *p, const fb_op *op, const fb_op *next) {
+    bool reads = false;
+    for (int k = 0; k < FB_MAX_IN; k++)
+        for (int s = 0; s < FB_MAX_OUT; s++) {
+            if (next->in[k] == FB_NONE || op->out[s] == FB_NONE ||
+                storage_of(p, next->in[k]) != storage_of(p, op->out[s]))
+                continue;
+            if (!head_by_head(p, &p->values[next->in[k]])) return false;
+            reads = true;
+        }
+    return reads;
+}
+
+bool fb_program_joined(const fb_program *p, const fb_op *op, const fb_op *next) {
+    if (!next || fb_op_table[next->kind].parts != FB_PARTS_HEAD) return false;
+    if (op->kind == FB_OP_LINEAR_GROUP)
+        return op->attr.combine == FB_COMBINE_NONE && reads_by_head(p, op, next);
+    return fb_op_table[op->kind].parts == FB_PARTS_HEAD;
 }
 
 bool fb_program_barrier(const fb_program *p, fb_section section, int32_t index, int32_t lanes) {
+    const fb_op *op = &p->ops[section][index];
     bool last = index + 1 == p->op_count[section];
-    return last || !fb_program_by_head(p, lanes) ||
-           !fb_op_joined(&p->ops[section][index], &p->ops[section][index + 1]);
+    bool shared = op->kind == FB_OP_LINEAR_GROUP ? p->kv_heads % lanes == 0 : fb_program_by_head(p, lanes);
+    return last || !shared || !fb_program_joined(p, op, op + 1);
 }
 
 bool fb_program_by_head(const fb_program *p, int32_t lanes) { return p->kv_heads >= lanes; }
@@ -56,13 +87,15 @@ static fb_status find_lives(const fb_program *p, const steps *s, life *l, fb_err
     for (int32_t v = 0; v < FB_MAX_VALUES; v++) l->begin[v] = l->end[v] = NEVER;
     for (int32_t i = 0; i < s->count; i++) {
         const fb_op *op = s->op[i];
+        int32_t done = i; /* by all threads */
+        while (fb_program_joined(p, s->op[done], done + 1 < s->count ? s->op[done + 1] : NULL)) done++;
         for (int k = 0; k < FB_MAX_IN; k++) {
             if (op->in[k] == FB_NONE) continue;
             int32_t v = storage_of(p, op->in[k]);
             if (l->begin[v] == NEVER)
                 return fb_fail(err, FB_ERROR_SYSTEM, "program: %s: read before it is written",
                                p->values[op->in[k]].name);
-            l->end[v] = fb_op_joined(op, i + 1 < s->count ? s->op[i + 1] : NULL) ? i + 1 : i;
+            l->end[v] = done;
         }
         for (int k = 0; k < FB_MAX_OUT; k++) {
             if (op->out[k] == FB_NONE) continue;

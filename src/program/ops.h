@@ -58,6 +58,9 @@ typedef enum fb_op_kind {
 #define FB_MAX_WEIGHTS  12
 #define FB_MAX_SEGMENTS 3
 
+/* Outputs of a projection that threads share come in multiples of this: whole groups of packed rows. */
+#define FB_LINEAR_GRAIN 16
+
 typedef enum fb_parts { FB_PARTS_ANY, FB_PARTS_ELEMENT, FB_PARTS_HEAD } fb_parts;
 
 typedef struct fb_op_row {

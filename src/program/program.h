@@ -89,16 +89,18 @@ typedef const char *(*fb_fuse_name_fn)(int fuse);
 fb_status fb_program_print(const fb_program *program, fb_fuse_name_fn fuse_name, char **text, fb_error *err);
 
 /* Whether `next`, which follows `op`, may begin in one thread while `op` still runs in another: what `op`
- * reads must then stay until `next` is done. */
-bool fb_op_joined(const fb_op *op, const fb_op *next);
+ * reads must then stay until `next` is done. So it is where both work by KV heads, and where the projections
+ * in `op` write the columns of a KV head side by side, one head after the other. */
+bool fb_program_joined(const fb_program *program, const fb_op *op, const fb_op *next);
 
 /* Whether `lanes` threads share whole KV heads in the ops that allow it: with fewer heads than threads some
  * would idle. */
 bool fb_program_by_head(const fb_program *program, int32_t lanes);
 
 /* Whether all threads must meet after an op. Not where a thread's part of the next op reads only what the
- * same thread's part of this one wrote: attention after rope_kv, when both give each thread the same KV
- * heads. */
+ * same thread's part of this one wrote: rope_kv after the projections, when the KV heads can be shared evenly
+ * (each thread then takes its part of every projection by itself), and attention after rope_kv, when both
+ * give each thread the same KV heads. */
 bool fb_program_barrier(const fb_program *program, fb_section section, int32_t index, int32_t lanes);
 
 /* Where each value lives: values whose lives do not overlap share a buffer, and an elementwise op writes over

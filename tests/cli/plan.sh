@@ -6,7 +6,7 @@ export XDG_CACHE_HOME="$work/cache" FUSEBOX_CUDA_LIBRARY=none
 succeeds "plan" plan --threads 1 --prompt 16 --gen 16 --svg "$work/plan.svg"
 cp "$work/out" "$work/plan"
 matches "the layer before" "$work/plan" '^before: 15 barriers and .*B a layer$'
-matches "the layer after" "$work/plan" '^after: 3 barriers and .*B a layer$'
+matches "the layer after" "$work/plan" '^after: 2 barriers and .*B a layer$'
 matches "plain op" "$work/plan" '= attn_scores\('
 matches "fused op" "$work/plan" '= bias_act\+qkv_up\+norm_linear\('
 for fuse in attn_flash rope_kv down_add bias_act; do

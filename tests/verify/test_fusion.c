@@ -312,10 +312,10 @@ static void barriers(void **state) {
     static const struct {
         const char *model;
         int64_t layers, a_layer, others;
-    } rows[] = {{G "neox-parallel", 3, 3, 4},
-                {FBT_STORYTELLER, 8, 3, 4},
-                {G "llama-mha", 3, 5, 4},
-                {G "llama-gqa-tied", 3, 5, 4},
+    } rows[] = {{G "neox-parallel", 3, 2, 4},
+                {FBT_STORYTELLER, 8, 2, 4},
+                {G "llama-mha", 3, 4, 4},
+                {G "llama-gqa-tied", 3, 4, 4},
                 {G "gpt2", 3, 6, 5}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         fb_model *model = open_model(rows[i].model);

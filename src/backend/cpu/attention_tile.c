@@ -72,10 +72,14 @@ FB_INLINE void weigh_tile(fb_dtype t, const int nq, const float *weights, const 
                           int64_t begin, int64_t end, float *sum, int64_t stride) {
     int64_t i = 0;
     if (begin >= end) return;
-    const int vectors = SUMS / nq >= 4 ? 4 : 2;
-    for (; i + vectors * VW <= b->width; i += vectors * VW)
-        weigh_part(t, nq, vectors, weights, b, i ? NULL : next, begin, end, i, sum, stride);
-    for (; i < b->width; i += VW) weigh_part(t, nq, 1, weights, b, NULL, begin, end, i, sum, stride);
+    /* Several vectors at a time: each is one chain of sums, and waits for itself. */
+    if (SUMS / nq >= 4)
+        for (; i + 4 * VW <= b->width; i += 4 * VW)
+            weigh_part(t, nq, 4, weights, b, i ? NULL : next, begin, end, i, sum, stride);
+    for (; i + 2 * VW <= b->width; i += 2 * VW)
+        weigh_part(t, nq, 2, weights, b, i ? NULL : next, begin, end, i, sum, stride);
+    for (; i < b->width; i += VW)
+        weigh_part(t, nq, 1, weights, b, i ? NULL : next, begin, end, i, sum, stride);
 }
 
 /* Runs `statement` with N a constant, the number of queries in a tile. */

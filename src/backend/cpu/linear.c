@@ -6,8 +6,6 @@
 #include "backend/cpu/norm.h"
 #include "backend/cpu/tile.h"
 
-#define GRAIN 16
-
 /* A lane's memory for one call; the inputs that it prepares follow. */
 typedef struct linear_work {
     tile_work tile;
@@ -197,27 +195,47 @@ static void run_outputs(const fb_call *call, int s, const input *in, int64_t beg
 /* The outputs of a segment as the lanes share them: whole grains, so that each lane's begin at a packed
  * group. */
 static int64_t shared_outputs(const fb_call *call, int s) {
-    return (call->weights[4 * s].rows + GRAIN - 1) / GRAIN * GRAIN;
+    return (call->weights[4 * s].rows + FB_LINEAR_GRAIN - 1) / FB_LINEAR_GRAIN * FB_LINEAR_GRAIN;
+}
+
+/* Asks for the first weights of outputs from `begin` on: they are on their way while the input is normalised.
+ */
+static void fetch_first(const fb_weight *w, int64_t begin) {
+    int64_t at = w->packed ? begin / FB_PACK_ROWS * (w->cols / 32) * packed_block(w->dtype)
+                           : fb_dtype_bytes(w->dtype, begin * w->cols);
+    for (int i = 0; i < NEAR_BYTES; i += 64) __builtin_prefetch((const uint8_t *)w->data + at + i, 0, 3);
+}
+
+/* The outputs [*begin, *end) of segment s that are this lane's: of a range of all segments' that the lanes
+ * share, or of the segment alone. */
+static void lane_outputs(const fb_call *call, const fb_lane *lane, int s, int64_t *begin, int64_t *end) {
+    int64_t total = 0, before = 0, rows = call->weights[4 * s].rows;
+    bool together = call->attr.combine == FB_COMBINE_NONE && !call->apart;
+    for (int k = together ? 0 : s; k < (together ? call->attr.segments : s + 1); k++) {
+        if (k == s) before = total;
+        total += shared_outputs(call, k);
+    }
+    fb_lane_share(lane, total, FB_LINEAR_GRAIN, begin, end);
+    *begin = *begin < before ? 0 : *begin - before;
+    *end = *end - before < rows ? *end - before : rows;
 }
 
 static void run_group(const fb_call *call, const fb_lane *lane) {
     input in[FB_MAX_SEGMENTS] = {{0}};
     linear_work *work = (linear_work *)(void *)lane->scratch;
     float *scratch = lane->scratch + FB_LINEAR_WORK;
-    int32_t segments = call->attr.segments;
-    int64_t total = 0, begin, end;
-    bool combined = call->attr.combine != FB_COMBINE_NONE;
-    for (int s = 0; s < (combined ? 1 : segments); s++) total += shared_outputs(call, s);
-    fb_lane_share(lane, total, GRAIN, &begin, &end);
-    if (begin == end) return;
-    for (int s = 0; s < segments; s++) in[s] = prepare(call, s, in, &scratch);
-    /* The outputs of all segments are one range that the lanes share. */
-    for (int s = 0; s < (combined ? 1 : segments); s++) {
-        int64_t rows = call->weights[4 * s].rows;
-        run_outputs(call, s, in, begin < 0 ? 0 : begin, end < rows ? end : rows, work);
-        begin -= shared_outputs(call, s);
-        end -= shared_outputs(call, s);
+    int segments = call->attr.segments, ranges = call->attr.combine == FB_COMBINE_NONE ? segments : 1;
+    int64_t begin[FB_MAX_SEGMENTS], end[FB_MAX_SEGMENTS];
+    bool any = false;
+    for (int s = ranges - 1; s >= 0; s--) {
+        lane_outputs(call, lane, s, &begin[s], &end[s]);
+        if (begin[s] >= end[s]) continue;
+        fetch_first(&call->weights[4 * s], begin[s]);
+        any = true;
     }
+    if (!any) return;
+    for (int s = 0; s < segments; s++) in[s] = prepare(call, s, in, &scratch);
+    for (int s = 0; s < ranges; s++) run_outputs(call, s, in, begin[s], end[s], work);
 }
 
 void FB_KERNEL(linear_group)(const fb_call *call, const fb_lane *lane) { run_group(call, lane); }
@@ -236,6 +254,19 @@ void FB_KERNEL(linear)(const fb_call *call, const fb_lane *lane) {
     run_group(&group, lane);
 }
 
+/* Rounds scores to the activation dtype; whether one is above `best` or NaN. */
+FB_INLINE bool round_scores(fb_dtype t, float *scores, int64_t n, float best) {
+    vf most = vf_set1(-INFINITY);
+    bool nan = false;
+    for (int64_t i = 0; i < n; i += VW) {
+        vf v = vf_rounded(t, vf_get_n(FB_F32, scores, i, n, -INFINITY));
+        vf_put_n(FB_F32, scores, i, n, v);
+        most = vf_max(most, v);
+        nan = nan || vf_has_nan(v);
+    }
+    return nan || vf_max_of(most) > best;
+}
+
 /* Each lane's best output (a NaN, if there is one), as [2] floats (value, column) at lane's place of the
  * output row; the reader takes the best of them, the first among equals. A column is exact in float32 up to
  * 2^24, which the vocabulary may not exceed. */
@@ -245,7 +276,7 @@ void FB_KERNEL(head_argmax)(const fb_call *call, const fb_lane *lane) {
     linear_work *work = (linear_work *)(void *)lane->scratch;
     float *scratch = lane->scratch + FB_LINEAR_WORK, *sums = work->sums[0];
     int64_t begin, end;
-    fb_lane_share(lane, w->rows, GRAIN, &begin, &end);
+    fb_lane_share(lane, w->rows, FB_LINEAR_GRAIN, &begin, &end);
     input in = prepare(&plain, 0, NULL, &scratch);
     for (int64_t row = 0; row < call->rows; row++) {
         float *best = (float *)fb_view_at(&call->out[0], row, 0) + 2 * lane->index;
@@ -254,14 +285,13 @@ void FB_KERNEL(head_argmax)(const fb_call *call, const fb_lane *lane) {
         for (int64_t n = begin; n < end; n += BLOCK_N) {
             block b = {row, 1, n, end - n < BLOCK_N ? end - n : BLOCK_N};
             sums_of(&plain, 0, &in, &b, &work->tile, sums);
-            for (int64_t i = 0; i < b.ns; i++) {
-                float value = sums[i];
-                FB_FOR_DTYPE(call->act, T, fb_put(T, &value, 0, sums[i]); value = fb_get(T, &value, 0));
-                if (value > best[0] || (value != value && best[0] == best[0])) {
-                    best[0] = value;
+            bool better = false;
+            FB_FOR_DTYPE(call->act, T, better = round_scores(T, sums, b.ns, best[0]));
+            for (int64_t i = 0; better && i < b.ns; i++)
+                if (sums[i] > best[0] || (sums[i] != sums[i] && best[0] == best[0])) {
+                    best[0] = sums[i];
                     best[1] = (float)(n + i);
                 }
-            }
         }
     }
 }

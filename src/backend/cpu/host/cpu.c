@@ -185,6 +185,7 @@ static void run_section(fb_engine *e, fb_section section, int64_t layer, const f
         fb_frame_call(&e->frame, section, i, layer, e->step, &call);
         if (section == FB_BODY) call.kv = fb_frame_cache(&e->frame, e->cache->memory, layer);
         call.by_head = e->by_head;
+        call.apart = e->no_barrier[section][i];
         e->isa->kernels[op->kind](&call, lane);
         bool barrier = !e->no_barrier[section][i];
         if (lane->index == 0) fb_frame_count(&e->frame, op, barrier);
