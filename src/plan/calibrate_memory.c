@@ -127,6 +127,12 @@ fb_status fb_calibrate_bandwidth(fb_machine *m, fb_pool *pool, fb_error *err) {
 
 /* ---- barriers and what is handed over at them --------------------------------------------------------- */
 
+static uint64_t read_few(const uint8_t *from, int64_t bytes) {
+    words sum = {0};
+    for (int64_t i = 0; i < bytes; i += (int64_t)sizeof sum) sum ^= *(const words *)(const void *)(from + i);
+    return sum[0] ^ sum[1] ^ sum[2] ^ sum[3];
+}
+
 typedef struct meeting {
     fb_pool *pool;
     int32_t times;
@@ -144,8 +150,7 @@ static void meet_lane(void *arg, int32_t lane) {
     for (int32_t i = 0; i < m->times; i++) {
         if (m->bytes) memset(m->memory + lane * m->bytes, i, (size_t)m->bytes);
         fb_pool_barrier(m->pool);
-        for (int64_t k = 0; k < m->bytes; k += (int64_t)sizeof(words))
-            m->sink[lane] += (*(const words *)(const void *)(m->memory + next * m->bytes + k))[0];
+        if (m->bytes) m->sink[lane] += read_few(m->memory + next * m->bytes, m->bytes);
         if (m->bytes) fb_pool_barrier(m->pool);
     }
     if (lane == 0) m->ended = fb_now();

@@ -13,8 +13,8 @@ typedef struct counting {
     fb_cost cost;
 } counting;
 
-/* Lanes share outputs and columns in whole multiples of this (the kernels' GRAIN). */
-#define GRAIN 16
+/* Lanes share columns in whole multiples of this, as they do the outputs of projections. */
+#define GRAIN FB_LINEAR_GRAIN
 
 /* Queries of a KV head from which attention widens keys and values once for all of them. */
 #define MANY_QUERIES 9
@@ -318,5 +318,7 @@ fb_cost fb_cost_of(const fb_bound *bound, fb_section section, int32_t index, con
     count_values(&c);
     count_weights(&c);
     (counters[c.op->kind] ? counters[c.op->kind] : count_elementwise)(&c);
+    /* Without a barrier before it, a lane reads what it wrote itself. */
+    if (index > 0 && !fb_program_barrier(p, section, index - 1, shape->lanes)) c.cost.foreign = 0;
     return c.cost;
 }

@@ -37,7 +37,7 @@ static int32_t carried_root(const fb_program *p, int32_t storage) {
 static bool head_by_head(const fb_program *p, const fb_value *value) {
     const fb_value *out = &p->values[value->storage];
     int64_t each = out->heads * out->width / p->kv_heads, group = value->heads / p->kv_heads;
-    if (each * p->kv_heads != out->heads * out->width || each % FB_LINEAR_GRAIN ||
+    if (each == 0 || each * p->kv_heads != out->heads * out->width || each % FB_LINEAR_GRAIN ||
         group * p->kv_heads != value->heads)
         return false;
     for (int64_t head = 0; head < value->heads; head++) {
@@ -101,7 +101,7 @@ static fb_status find_lives(const fb_program *p, const steps *s, life *l, fb_err
             if (op->out[k] == FB_NONE) continue;
             int32_t v = storage_of(p, op->out[k]);
             if (l->begin[v] == NEVER) l->begin[v] = i;
-            if (l->end[v] < i) l->end[v] = i;
+            if (l->end[v] < done) l->end[v] = done;
         }
     }
     /* What the prologue wrote and the body reads is read again in the next pass. */

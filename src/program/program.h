@@ -89,8 +89,8 @@ typedef const char *(*fb_fuse_name_fn)(int fuse);
 fb_status fb_program_print(const fb_program *program, fb_fuse_name_fn fuse_name, char **text, fb_error *err);
 
 /* Whether `next`, which follows `op`, may begin in one thread while `op` still runs in another: what `op`
- * reads must then stay until `next` is done. So it is where both work by KV heads, and where the projections
- * in `op` write the columns of a KV head side by side, one head after the other. */
+ * reads must then stay until the last op of a joined run is done. So it is where both work by KV heads, and
+ * where the projections in `op` write the columns of a KV head side by side, one head after the other. */
 bool fb_program_joined(const fb_program *program, const fb_op *op, const fb_op *next);
 
 /* Whether `lanes` threads share whole KV heads in the ops that allow it: with fewer heads than threads some

@@ -263,6 +263,15 @@ static void uneven_heads(void **state) {
     assert_true(fb_program_barrier(p, FB_BODY, 0, 2));
     free(plan);
     fb_model_free(m);
+    /* And where a head's outputs are no whole grains: 2 KV heads of 11. */
+    m = open_packed("llama-llama3-bias");
+    plan = plan_of(m, FB_FUSE_ALL, true, false);
+    p = &plan->program;
+    for (int32_t i = 0; i + 1 < p->op_count[FB_BODY]; i++)
+        if (p->ops[FB_BODY][i + 1].kind == FB_OP_ROPE_KV) assert_true(fb_program_barrier(p, FB_BODY, i, 2));
+    assert_int_equal(toy_count(p, FB_BODY, FB_OP_ROPE_KV), 1);
+    free(plan);
+    fb_model_free(m);
 }
 
 /* With all fuses lanes meet as often as they do for float weights. */

@@ -37,7 +37,7 @@ static void totals_add_up(void **state) {
     fb_machine_assume(&m, 2, FB_F32);
     m = (fb_machine){.lanes = 2, .overlap = 1, .barrier = 1};
     for (int i = 0; i < FB_CURVE_POINTS; i++) m.bytes[i] = i + 1, m.bandwidth[i] = INFINITY;
-    /* 2 before the layers, 15 in each of 8, 2 after; fused 3 in each. */
+    /* 2 before the layers, 15 in each of 8, 2 after; fused 2 in each. */
     assert_true(total(model, 0, &m, &shape, price) == 2 + 8 * 15 + 2);
     assert_int_equal(price->layer_barriers, 15);
     assert_true(total(model, FB_FUSE_ALL, &m, &shape, price) == 2 + 8 * 2 + 2);

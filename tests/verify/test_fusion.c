@@ -294,16 +294,19 @@ static void threads_and_chunks(void **state) {
 /* Where lanes meet less often, a missing barrier would show as another result now and then. */
 static void again_and_again(void **state) {
     (void)state;
-    fb_model *model = open_model(G "neox-parallel");
-    fb_session_options plain = {.threads = 1, .fuse = "none"};
-    int64_t vocab;
-    float *base = run(model, plain, &vocab, NULL);
-    for (int threads = 2; threads <= 3; threads++)
-        for (int i = 0; i < 20; i++)
-            same_bits(model, "neox-parallel", base, &plain,
-                      &(fb_session_options){.threads = threads, .fuse = "all", .exact = true});
-    free(base);
-    fb_model_free(model);
+    static const char *const models[] = {G "neox-parallel", G "llama-gqa-tied", G "llama-llama3-bias"};
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+        fb_model *model = open_model(models[m]);
+        fb_session_options plain = {.threads = 1, .fuse = "none"};
+        int64_t vocab;
+        float *base = run(model, plain, &vocab, NULL);
+        for (int threads = 2; threads <= 3; threads++)
+            for (int i = 0; i < 20; i++)
+                same_bits(model, models[m], base, &plain,
+                          &(fb_session_options){.threads = threads, .fuse = "all", .exact = true});
+        free(base);
+        fb_model_free(model);
+    }
 }
 
 /* Barriers of a decode step: the layers' and those of the prologue and the epilogue. */

@@ -12,6 +12,7 @@ typedef struct linear_work {
     float sums[2][BLOCK_M * BLOCK_N];
 } linear_work;
 
+_Static_assert(FB_LINEAR_GRAIN % FB_PACK_ROWS == 0, "a lane's outputs begin at a packed group");
 _Static_assert(sizeof(linear_work) <= FB_LINEAR_WORK * sizeof(float), "scratch");
 
 /* ---- inputs

@@ -1,6 +1,7 @@
 /* The CPU backend: buffers, the KV cache, threads, and the walk through the program.
  *
- * All lanes walk through a step together: each does its part of an op, then they meet at a barrier. */
+ * All lanes walk through a step together: each does its part of an op, then they meet at a barrier, unless
+ * the next op's part needs no other lane's. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
