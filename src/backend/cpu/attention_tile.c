@@ -11,37 +11,81 @@ FB_INLINE void fetch(const uint8_t *next, const block *b, const uint8_t *at) {
     if (next) __builtin_prefetch(next + (at - (const uint8_t *)b->data), 0, 2);
 }
 
-/* out[n][j] = scale * q[n] . key[j]. A vector beyond the last is the last one again, and nobody looks at its
- * scores. */
+/* score_part for one query. */
+FB_INLINE void score_one(fb_dtype t, const int vectors, const float *q, const block *b, const uint8_t *next,
+                         int64_t j, float scale, float *out) {
+    const int apart = t == FB_F32 ? 1 : 2; /* elements of FB_KV_LANES keys in a cache line */
+    const uint8_t *key[8];
+    vdot sum[8];
+    for (int k = 0; k < vectors; k++) {
+        int64_t at = j + k * VW, lane = at % FB_KV_LANES;
+        key[k] = vf_address(t, b->data, (at - lane) * b->width + lane);
+        sum[k] = vdot_zero();
+    }
+    for (int64_t i = 0; i < b->width; i++)
+        for (int k = 0; k < vectors; k++) {
+            const uint8_t *at = vf_address(t, key[k], i * FB_KV_LANES);
+            sum[k] = vdot_add_one(t, sum[k], at, q[i]);
+            if (k * VW % FB_KV_LANES == 0 && i % apart == 0) fetch(next, b, at);
+        }
+    for (int k = 0; k < vectors; k++) vf_put(FB_F32, out, j + k * VW, vdot_get(t, sum[k]) * scale);
+}
+
+/* out[n][j] = scale * q[n] . key[j], for `vectors` vectors of keys from column j on. */
+FB_INLINE void score_part(fb_dtype t, const int nq, const int vectors, const float *q, int64_t q_stride,
+                          const block *b, const uint8_t *next, int64_t j, float scale, float *out) {
+    if (nq == 1) {
+        score_one(t, vectors, q, b, next, j, scale, out);
+        return;
+    }
+    const int apart = t == FB_F32 ? 1 : 2; /* elements of FB_KV_LANES keys in a cache line */
+    const uint8_t *key[8];
+    vf sum[4][8];
+    for (int k = 0; k < vectors; k++) {
+        int64_t at = j + k * VW, lane = at % FB_KV_LANES;
+        key[k] = vf_address(t, b->data, (at - lane) * b->width + lane);
+        for (int n = 0; n < nq; n++) sum[n][k] = vf_set1(0);
+    }
+    for (int64_t i = 0; i < b->width; i++) {
+        vf x[8];
+        for (int k = 0; k < vectors; k++) {
+            x[k] = vf_get(t, key[k], i * FB_KV_LANES);
+            if (k * VW % FB_KV_LANES == 0 && i % apart == 0)
+                fetch(next, b, vf_address(t, key[k], i * FB_KV_LANES));
+        }
+        for (int n = 0; n < nq; n++) {
+            vf y = vf_set1(q[n * q_stride + i]);
+            for (int k = 0; k < vectors; k++) sum[n][k] = vf_fma(y, x[k], sum[n][k]);
+        }
+    }
+    for (int n = 0; n < nq; n++)
+        for (int k = 0; k < vectors; k++)
+            vf_put(FB_F32, out, n * FB_ATTN_BLOCK + j + k * VW, sum[n][k] * scale);
+}
+
+/* All columns from `begin` to `count`, in whole vectors: as many at a time as the registers hold, and then
+ * what is left. Each number of them is a constant. */
 FB_INLINE void score_tile(fb_dtype t, const int nq, const float *q, int64_t q_stride, const block *b,
                           const uint8_t *next, int64_t begin, int64_t count, float scale, float *out) {
-    const int vectors = SUMS / nq >= 8 ? 8 : SUMS / nq >= 4 ? 4 : 2;
-    const int apart = t == FB_F32 ? 1 : 2; /* elements of FB_KV_LANES keys in a cache line */
-    int64_t last = (count - 1) / VW * VW;
-    for (int64_t j = begin / VW * VW; j < count; j += vectors * VW) {
-        const uint8_t *key[8];
-        vf sum[4][8];
-        for (int k = 0; k < vectors; k++) {
-            int64_t at = j + k * VW < last ? j + k * VW : last, lane = at % FB_KV_LANES;
-            key[k] = vf_address(t, b->data, (at - lane) * b->width + lane);
-            for (int n = 0; n < nq; n++) sum[n][k] = vf_set1(0);
+    const int most = SUMS / nq >= 8 ? 8 : SUMS / nq >= 4 ? 4 : 2;
+#define VECTORS(n)                                                                                           \
+    case n:                                                                                                  \
+        score_part(t, nq, n <= most ? n : 1, q, q_stride, b, next, j, scale, out);                           \
+        break;
+    for (int64_t j = begin / VW * VW; j < count; j += most * VW) {
+        int64_t left = (count - j + VW - 1) / VW;
+        switch (left < most ? left : most) {
+            VECTORS(1)
+            VECTORS(2)
+            VECTORS(3)
+            VECTORS(4)
+            VECTORS(5)
+            VECTORS(6)
+            VECTORS(7)
+            VECTORS(8)
         }
-        for (int64_t i = 0; i < b->width; i++) {
-            vf x[8];
-            for (int k = 0; k < vectors; k++) {
-                x[k] = vf_get(t, key[k], i * FB_KV_LANES);
-                if (k * VW % FB_KV_LANES == 0 && i % apart == 0)
-                    fetch(next, b, vf_address(t, key[k], i * FB_KV_LANES));
-            }
-            for (int n = 0; n < nq; n++) {
-                vf y = vf_set1(q[n * q_stride + i]);
-                for (int k = 0; k < vectors; k++) sum[n][k] = vf_fma(y, x[k], sum[n][k]);
-            }
-        }
-        for (int n = 0; n < nq; n++)
-            for (int k = 0; k < vectors && j + k * VW < FB_ATTN_BLOCK; k++)
-                vf_put(FB_F32, out, n * FB_ATTN_BLOCK + j + k * VW, sum[n][k] * scale);
     }
+#undef VECTORS
 }
 
 /* `vectors` vectors of each of nq sums, from element i on, stay in registers while positions go by. */

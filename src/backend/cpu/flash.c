@@ -11,7 +11,8 @@ typedef struct online {
  * what was summed before is scaled down. */
 FB_INLINE void add_block(online *o, float *s, int64_t count, float *sum, int64_t stride) {
     vf best = vf_set1(o->most), added = vf_set1(0);
-    for (int64_t j = count; j % VW; j++) s[j] = -INFINITY; /* of no weight */
+    int64_t last = (count - 1) / VW * VW; /* whose columns beyond `count` are of no weight */
+    vf_put(FB_F32, s, last, vf_first(vf_load_f32(s + last), count - last, -INFINITY));
     for (int64_t j = 0; j < count; j += VW) best = vf_max(best, vf_load_f32(s + j));
     float now = vf_max_of(best);
     if (now == -INFINITY) { /* nothing of this block is seen, nor was anything before */
@@ -23,7 +24,7 @@ FB_INLINE void add_block(online *o, float *s, int64_t count, float *sum, int64_t
         added += e;
         vf_put(FB_F32, s, j, e);
     }
-    if (now != o->most) {
+    if (now != o->most && o->total != 0) {
         float shrink = vf_exp(vf_set1(o->most - now))[0];
         o->total *= shrink;
         for (int64_t i = 0; i < stride; i += VW) vf_put(FB_F32, sum, i, vf_load_f32(sum + i) * shrink);

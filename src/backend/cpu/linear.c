@@ -155,9 +155,10 @@ static void store_block(const fb_call *call, int s, const block *b, float *const
     }
 }
 
-/* sums[row * BLOCK_N + n]: of the block's rows with the block's outputs. */
-static void sums_of(const fb_call *call, int s, const input *in, const block *b, tile_work *work,
-                    float *sums) {
+/* sums[row * BLOCK_N + n]: of the block's rows with the block's outputs. The lane reads weights at `next`
+ * after them; NULL: none. */
+static void sums_of(const fb_call *call, int s, const input *in, const block *b, const uint8_t *next,
+                    tile_work *work, float *sums) {
     const fb_weight *w = &call->weights[4 * s];
     if (in[s].q) {
         int64_t blocks = w->cols / 32, groups = (b->ns + FB_PACK_ROWS - 1) / FB_PACK_ROWS;
@@ -173,22 +174,42 @@ static void sums_of(const fb_call *call, int s, const input *in, const block *b,
     const float *x = in[s].x + b->row * in[s].ld;
     if (b->rows == 1 && fb_dtype_is_float(w->dtype))
         FB_FOR_DTYPE(w->dtype, WT,
-                     tiles_one(WT, vf_address(WT, w->data, b->n * w->cols), x, w->cols, b->ns, sums));
+                     tiles_one(WT, vf_address(WT, w->data, b->n * w->cols), x, w->cols, b->ns, next, sums));
     else
         tiles_many(w, b->n, b->ns, x, in[s].ld, b->rows, work, sums);
 }
 
+/* The weights of outputs from n on. */
+static const uint8_t *weights_at(const fb_call *call, int s, int64_t n) {
+    const fb_weight *w = &call->weights[4 * s];
+    int64_t at = w->packed ? n / FB_PACK_ROWS * (w->cols / 32) * packed_block(w->dtype)
+                           : fb_dtype_bytes(w->dtype, n * w->cols);
+    return (const uint8_t *)w->data + at;
+}
+
+/* How many outputs a block may have: of one row, as many as there is room for, so that their activations do
+ * not wait for each other and two streams of weights take turns rarely. tiles_many has room for BLOCK_N. */
+static int64_t block_outputs(const fb_call *call) {
+    bool panels = call->rows > 1;
+    for (int s = 0; s < call->attr.segments; s++)
+        panels = panels || (call->attr.segment[s].dot == FB_DOT_FLOAT &&
+                            !fb_dtype_is_float(call->weights[4 * s].dtype));
+    return panels ? BLOCK_N : BLOCK_M * BLOCK_N;
+}
+
 /* Outputs [begin, end) of segment s; with a combination, of all segments at once. */
 static void run_outputs(const fb_call *call, int s, const input *in, int64_t begin, int64_t end,
-                        linear_work *work) {
+                        const uint8_t *next, linear_work *work) {
     float *const at[FB_MAX_SEGMENTS] = {work->sums[0], s == 1 ? work->sums[0] : work->sums[1], work->sums[0]};
     bool both = call->attr.combine != FB_COMBINE_NONE && call->attr.segments == 2;
+    int64_t most = block_outputs(call);
     for (int64_t row = 0; row < call->rows; row += BLOCK_M)
-        for (int64_t n = begin; n < end; n += BLOCK_N) {
+        for (int64_t n = begin; n < end; n += most) {
             block b = {row, call->rows - row < BLOCK_M ? call->rows - row : BLOCK_M, n,
-                       end - n < BLOCK_N ? end - n : BLOCK_N};
-            sums_of(call, s, in, &b, &work->tile, at[s]);
-            if (both) sums_of(call, 1, in, &b, &work->tile, at[1]);
+                       end - n < most ? end - n : most};
+            const uint8_t *after = n + most < end ? weights_at(call, s, n + most) : next;
+            sums_of(call, s, in, &b, both ? weights_at(call, 1, n) : after, &work->tile, at[s]);
+            if (both) sums_of(call, 1, in, &b, after, &work->tile, at[1]);
             store_block(call, s, &b, at);
         }
 }
@@ -199,12 +220,9 @@ static int64_t shared_outputs(const fb_call *call, int s) {
     return (call->weights[4 * s].rows + FB_LINEAR_GRAIN - 1) / FB_LINEAR_GRAIN * FB_LINEAR_GRAIN;
 }
 
-/* Asks for the first weights of outputs from `begin` on: they are on their way while the input is normalised.
- */
-static void fetch_first(const fb_weight *w, int64_t begin) {
-    int64_t at = w->packed ? begin / FB_PACK_ROWS * (w->cols / 32) * packed_block(w->dtype)
-                           : fb_dtype_bytes(w->dtype, begin * w->cols);
-    for (int i = 0; i < NEAR_BYTES; i += 64) __builtin_prefetch((const uint8_t *)w->data + at + i, 0, 3);
+/* Asks for the lane's first weights: they are on their way while the input is normalised. */
+static void fetch_first(const uint8_t *w) {
+    for (int i = 0; i < NEAR_BYTES; i += 64) __builtin_prefetch(w + i, 0, 3);
 }
 
 /* The outputs [*begin, *end) of segment s that are this lane's: of a range of all segments' that the lanes
@@ -227,16 +245,15 @@ static void run_group(const fb_call *call, const fb_lane *lane) {
     float *scratch = lane->scratch + FB_LINEAR_WORK;
     int segments = call->attr.segments, ranges = call->attr.combine == FB_COMBINE_NONE ? segments : 1;
     int64_t begin[FB_MAX_SEGMENTS], end[FB_MAX_SEGMENTS];
-    bool any = false;
+    const uint8_t *first[FB_MAX_SEGMENTS + 1] = {NULL}; /* weights of the lane from segment s on */
     for (int s = ranges - 1; s >= 0; s--) {
         lane_outputs(call, lane, s, &begin[s], &end[s]);
-        if (begin[s] >= end[s]) continue;
-        fetch_first(&call->weights[4 * s], begin[s]);
-        any = true;
+        first[s] = begin[s] < end[s] ? weights_at(call, s, begin[s]) : first[s + 1];
     }
-    if (!any) return;
+    if (!first[0]) return;
+    fetch_first(first[0]);
     for (int s = 0; s < segments; s++) in[s] = prepare(call, s, in, &scratch);
-    for (int s = 0; s < ranges; s++) run_outputs(call, s, in, begin[s], end[s], work);
+    for (int s = 0; s < ranges; s++) run_outputs(call, s, in, begin[s], end[s], first[s + 1], work);
 }
 
 void FB_KERNEL(linear_group)(const fb_call *call, const fb_lane *lane) { run_group(call, lane); }
@@ -285,7 +302,8 @@ void FB_KERNEL(head_argmax)(const fb_call *call, const fb_lane *lane) {
         best[1] = (float)begin;
         for (int64_t n = begin; n < end; n += BLOCK_N) {
             block b = {row, 1, n, end - n < BLOCK_N ? end - n : BLOCK_N};
-            sums_of(&plain, 0, &in, &b, &work->tile, sums);
+            const uint8_t *next = n + BLOCK_N < end ? weights_at(&plain, 0, n + BLOCK_N) : NULL;
+            sums_of(&plain, 0, &in, &b, next, &work->tile, sums);
             bool better = false;
             FB_FOR_DTYPE(call->act, T, better = round_scores(T, sums, b.ns, best[0]));
             for (int64_t i = 0; better && i < b.ns; i++)

@@ -104,6 +104,13 @@ FB_INLINE void vf_store_bf16(void *p, vf v) {
     memcpy(p, h, sizeof h);
 }
 
+/* The first n elements of v; `fill` in place of the others. */
+FB_INLINE vf vf_first(vf v, int64_t n, float fill) {
+    vi index;
+    for (int i = 0; i < VW; i++) index[i] = i;
+    return vf_select(index < (int32_t)n, v, vf_set1(fill));
+}
+
 /* The sum of the elements, halves onto halves: one fixed order for each width. */
 FB_INLINE float vf_sum(vf v) {
 #if defined FB_ISA_avx512
@@ -117,26 +124,6 @@ FB_INLINE float vf_sum(vf v) {
     return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
 #else
     return (v[0] + v[2]) + (v[1] + v[3]);
-#endif
-}
-
-/* vf_sum of four vectors, in the same order: what lies in the same place is added at once. */
-FB_INLINE void vf_sum_four(const vf *v, float *sum) {
-#if defined FB_ISA_avx512
-    __m512 ab = _mm512_shuffle_f32x4(v[0], v[1], 0x44) + _mm512_shuffle_f32x4(v[0], v[1], 0xee);
-    __m512 cd = _mm512_shuffle_f32x4(v[2], v[3], 0x44) + _mm512_shuffle_f32x4(v[2], v[3], 0xee);
-    __m512 q = _mm512_shuffle_f32x4(ab, cd, 0x88) + _mm512_shuffle_f32x4(ab, cd, 0xdd);
-    q += _mm512_permute_ps(q, 0x4e);
-    q += _mm512_permute_ps(q, 0xb1);
-    _mm_storeu_ps(sum, _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, q)));
-#elif defined FB_ISA_avx2
-    __m256 ab = _mm256_permute2f128_ps(v[0], v[1], 0x20) + _mm256_permute2f128_ps(v[0], v[1], 0x31);
-    __m256 cd = _mm256_permute2f128_ps(v[2], v[3], 0x20) + _mm256_permute2f128_ps(v[2], v[3], 0x31);
-    __m256 q = _mm256_shuffle_ps(ab, cd, 0x44) + _mm256_shuffle_ps(ab, cd, 0xee);
-    q = _mm256_shuffle_ps(q, q, 0x88) + _mm256_shuffle_ps(q, q, 0xdd);
-    _mm_storeu_ps(sum, _mm_unpacklo_ps(_mm256_castps256_ps128(q), _mm256_extractf128_ps(q, 1)));
-#else
-    for (int n = 0; n < 4; n++) sum[n] = vf_sum(v[n]);
 #endif
 }
 
@@ -213,6 +200,106 @@ FB_INLINE void vf_put_n(fb_dtype t, void *p, int64_t i, int64_t n, vf v) {
     memcpy((void *)(uintptr_t)vf_address(t, p, i), raw, (size_t)(n - i) * (t == FB_F32 ? 4 : 2));
 }
 
+/* A running sum of VW products each. Where one factor is 16-bit floats in memory, AVX-512 keeps it in halves:
+ * Zen 4 widens and multiplies two times 8 of them in 1.1 cycles, 16 at once in 1.9. Element by element, it is
+ * the same sum. */
+typedef struct vdot {
+    vf whole;
+#if defined FB_ISA_avx512
+    __m256 low, high;
+#endif
+} vdot;
+
+FB_INLINE vdot vdot_zero(void) { return (vdot){0}; }
+
+/* s + w * x, of VW elements each. */
+FB_INLINE vdot vdot_add(fb_dtype t, vdot s, const void *w, const float *x) {
+#if defined FB_ISA_avx512
+    if (t == FB_F16) {
+        const __m128i *h = w;
+        s.low = _mm256_fmadd_ps(_mm256_cvtph_ps(_mm_loadu_si128(h)), _mm256_loadu_ps(x), s.low);
+        s.high = _mm256_fmadd_ps(_mm256_cvtph_ps(_mm_loadu_si128(h + 1)), _mm256_loadu_ps(x + 8), s.high);
+        return s;
+    }
+#endif
+    s.whole = vf_fma(vf_get(t, w, 0), vf_load_f32(x), s.whole);
+    return s;
+}
+
+/* s + w * y, of VW elements of w. */
+FB_INLINE vdot vdot_add_one(fb_dtype t, vdot s, const void *w, float y) {
+#if defined FB_ISA_avx512
+    if (t == FB_F16) {
+        const __m128i *h = w;
+        s.low = _mm256_fmadd_ps(_mm256_cvtph_ps(_mm_loadu_si128(h)), _mm256_set1_ps(y), s.low);
+        s.high = _mm256_fmadd_ps(_mm256_cvtph_ps(_mm_loadu_si128(h + 1)), _mm256_set1_ps(y), s.high);
+        return s;
+    }
+#endif
+    s.whole = vf_fma(vf_set1(y), vf_get(t, w, 0), s.whole);
+    return s;
+}
+
+/* The same of elements i … of arrays that end at n. */
+FB_INLINE vdot vdot_add_n(fb_dtype t, vdot s, const void *w, const float *x, int64_t i, int64_t n) {
+    float wide[2][VW];
+    vf_put(FB_F32, wide[0], 0, vf_get_n(t, w, i, n, 0));
+    vf_put(FB_F32, wide[1], 0, vf_get_n(FB_F32, x, i, n, 0));
+#if defined FB_ISA_avx512
+    if (t == FB_F16) {
+        s.low = _mm256_fmadd_ps(_mm256_loadu_ps(wide[0]), _mm256_loadu_ps(wide[1]), s.low);
+        s.high = _mm256_fmadd_ps(_mm256_loadu_ps(wide[0] + 8), _mm256_loadu_ps(wide[1] + 8), s.high);
+        return s;
+    }
+#endif
+    return vdot_add(FB_F32, s, wide[0], wide[1]);
+}
+
+#if VW >= 8
+/* The first step of vf_sum: halves onto halves, down to 8 elements. */
+FB_INLINE __m256 vdot_eight(fb_dtype t, vdot s) {
+#if defined FB_ISA_avx512
+    if (t == FB_F16) return _mm256_add_ps(s.low, s.high);
+    return _mm256_add_ps(_mm512_castps512_ps256(s.whole), _mm512_extractf32x8_ps(s.whole, 1));
+#else
+    (void)t;
+    return s.whole;
+#endif
+}
+#endif
+
+FB_INLINE vf vdot_get(fb_dtype t, vdot s) {
+#if defined FB_ISA_avx512
+    if (t == FB_F16) return _mm512_insertf32x8(_mm512_castps256_ps512(s.low), s.high, 1);
+#endif
+    (void)t;
+    return s.whole;
+}
+
+FB_INLINE vdot vdot_set(vf v) {
+#if defined FB_ISA_avx512
+    return (vdot){v, _mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)};
+#else
+    return (vdot){v};
+#endif
+}
+
+FB_INLINE float vdot_sum(fb_dtype t, vdot s) { return vf_sum(vdot_get(t, s)); }
+
+/* vf_sum of four, in the same order: what lies in the same place is added at once. */
+FB_INLINE void vdot_sum_four(fb_dtype t, const vdot *s, float *sum) {
+#if VW >= 8
+    __m256 a = vdot_eight(t, s[0]), b = vdot_eight(t, s[1]), c = vdot_eight(t, s[2]), d = vdot_eight(t, s[3]);
+    __m256 ab = _mm256_permute2f128_ps(a, b, 0x20) + _mm256_permute2f128_ps(a, b, 0x31);
+    __m256 cd = _mm256_permute2f128_ps(c, d, 0x20) + _mm256_permute2f128_ps(c, d, 0x31);
+    __m256 q = _mm256_shuffle_ps(ab, cd, 0x44) + _mm256_shuffle_ps(ab, cd, 0xee);
+    q = _mm256_shuffle_ps(q, q, 0x88) + _mm256_shuffle_ps(q, q, 0xdd);
+    _mm_storeu_ps(sum, _mm_unpacklo_ps(_mm256_castps256_ps128(q), _mm256_extractf128_ps(q, 1)));
+#else
+    for (int n = 0; n < 4; n++) sum[n] = vdot_sum(t, s[n]);
+#endif
+}
+
 /* vf_get_n for a dtype that is not a constant: for vectors that are read once a row, as a norm's weights and
  * a bias are. */
 FB_INLINE vf vf_get_any(fb_dtype t, const void *p, int64_t i, int64_t n, float fill) {
@@ -281,10 +368,14 @@ FB_INLINE vf vf_exp(vf x) {
     p = vf_fma(p, r, vf_set1(0.16666520397763646f));
     p = vf_fma(p, r, vf_set1(0.499999934319908f));
     p = vf_fma(p * r, r, r) + 1.0f;
+#if defined FB_ISA_avx512
+    return _mm512_scalef_ps(p, n);
+#else
     /* 2^n in two factors, because n goes from -150 to 129. */
     vi k = vf_to_int(n), half = k >> 1;
     vf a = (vf)((half + 127) << 23), b = (vf)((k - half + 127) << 23);
     return p * a * b;
+#endif
 }
 
 /* x / (1 + exp(-y)): silu for y = x, the tanh form of gelu for y = 2 sqrt(2/pi) (x + 0.044715 x^3). */

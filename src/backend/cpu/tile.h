@@ -38,40 +38,61 @@ typedef struct tile_work {
  * the first-level cache, and what comes FAR tiles after it into the second. The near one alone is best while
  * the weights are in the third-level cache (12% faster than the far one alone), the far one alone from memory
  * (8% faster than the near one); both together are as good as the better one in each. */
-#define NEAR_BYTES 4096
-#define FAR        2
+#define NEAR_BYTES  4096
+#define FAR         2
+#define LARGE_BYTES 8192
 
-FB_INLINE void tile_one(fb_dtype wt, const void *w, const float *x, int64_t k, int ns, float *sum) {
-    const int size = wt == FB_F32 ? 4 : 2, line = 64 / size;
-    int64_t tile = ns * k * size, far = FAR * tile, i = 0;
-    const uint8_t *near = (const uint8_t *)w + (tile > NEAR_BYTES ? tile : NEAR_BYTES);
-    vf acc[ONE_N];
-    for (int n = 0; n < ns; n++) acc[n] = vf_set1(0);
-    for (; i + line <= k; i += line) {
-        for (int n = 0; n < ns; n++, near += 64) {
-            __builtin_prefetch(near, 0, 3);
-            __builtin_prefetch(near + far, 0, 2);
-        }
-        for (int n = 0; n < ns; n++)
-            for (int j = 0; j < line; j += VW)
-                acc[n] = vf_fma(vf_get(wt, w, n * k + i + j), vf_load_f32(x + i + j), acc[n]);
-    }
-    for (; i < k; i += VW) {
-        vf xv = vf_get_n(FB_F32, x, i, k, 0);
-        for (int n = 0; n < ns; n++)
-            acc[n] = vf_fma(vf_get_n(wt, vf_address(wt, w, n * k), i, k, 0), xv, acc[n]);
-    }
-    if (ns == 4)
-        vf_sum_four(acc, sum);
-    else
-        for (int n = 0; n < ns; n++) sum[n] = vf_sum(acc[n]);
+/* What a lane reads: weights up to `end`, then those at `next` (NULL: nothing more). */
+typedef struct stream {
+    const uint8_t *end, *next;
+} stream;
+
+/* Where what lies at `at`, if the stream went on in memory, is. Without more to come: what is read now. */
+FB_INLINE const uint8_t *stream_at(const stream *s, const uint8_t *at, const uint8_t *now) {
+    return at < s->end ? at : s->next ? s->next + (at - s->end) : now;
 }
 
-/* sum[n] of a row and `ns` rows of weights. */
-FB_INLINE void tiles_one(fb_dtype wt, const void *w, const float *x, int64_t k, int64_t ns, float *sum) {
+/* `large`: a tile is too much to be fetched as a whole, and each row is fetched a little ahead of itself. */
+FB_INLINE void tile_one(fb_dtype wt, const void *w, const float *x, int64_t k, const int ns, const bool large,
+                        const stream *s, float *sum) {
+    const int size = wt == FB_F32 ? 4 : 2, line = 64 / size, lead = NEAR_BYTES / ns;
+    int64_t tile = ns * k * size, ahead = tile > NEAR_BYTES ? tile : NEAR_BYTES, i = 0;
+    const uint8_t *next = stream_at(s, (const uint8_t *)w + ahead, w), *near = next,
+                  *far = stream_at(s, (const uint8_t *)w + ahead + FAR * tile, w);
+    vdot dot[ONE_N];
+    for (int n = 0; n < ns; n++) dot[n] = vdot_zero();
+    for (; i + line <= k; i += line) {
+        if (large)
+            near = (i * size + lead < k * size ? (const uint8_t *)w : next - k * size) + i * size + lead;
+        for (int n = 0; n < ns; n++, far += 64) {
+            __builtin_prefetch(large ? near + n * k * size : near + n * 64, 0, 3);
+            __builtin_prefetch(far, 0, 2);
+        }
+        near += ns * 64;
+        for (int n = 0; n < ns; n++)
+            for (int j = 0; j < line; j += VW)
+                dot[n] = vdot_add(wt, dot[n], vf_address(wt, w, n * k + i + j), x + i + j);
+    }
+    for (; i < k; i += VW)
+        for (int n = 0; n < ns; n++) dot[n] = vdot_add_n(wt, dot[n], vf_address(wt, w, n * k), x, i, k);
+    if (ns == 4)
+        vdot_sum_four(wt, dot, sum);
+    else
+        for (int n = 0; n < ns; n++) sum[n] = vdot_sum(wt, dot[n]);
+}
+
+/* sum[n] of a row and `ns` rows of weights; at `next` is what the lane reads after them. */
+FB_INLINE void tiles_one(fb_dtype wt, const void *w, const float *x, int64_t k, int64_t ns,
+                         const uint8_t *next, float *sum) {
+    const int size = wt == FB_F32 ? 4 : 2;
+    stream s = {vf_address(wt, w, ns * k), next};
     int64_t n = 0;
-    for (; n + ONE_N <= ns; n += ONE_N) tile_one(wt, vf_address(wt, w, n * k), x, k, ONE_N, sum + n);
-    for (; n < ns; n++) tile_one(wt, vf_address(wt, w, n * k), x, k, 1, sum + n);
+    if (ONE_N * k * size > LARGE_BYTES)
+        for (; n + ONE_N <= ns; n += ONE_N)
+            tile_one(wt, vf_address(wt, w, n * k), x, k, ONE_N, true, &s, sum + n);
+    for (; n + ONE_N <= ns; n += ONE_N)
+        tile_one(wt, vf_address(wt, w, n * k), x, k, ONE_N, false, &s, sum + n);
+    for (; n < ns; n++) tile_one(wt, vf_address(wt, w, n * k), x, k, 1, false, &s, sum + n);
 }
 
 /* ---- many rows, through panels ------------------------------------------------------------------------- */
