@@ -11,33 +11,9 @@ FB_INLINE void fetch(const uint8_t *next, const block *b, const uint8_t *at) {
     if (next) __builtin_prefetch(next + (at - (const uint8_t *)b->data), 0, 2);
 }
 
-/* score_part for one query. */
-FB_INLINE void score_one(fb_dtype t, const int vectors, const float *q, const block *b, const uint8_t *next,
-                         int64_t j, float scale, float *out) {
-    const int apart = t == FB_F32 ? 1 : 2; /* elements of FB_KV_LANES keys in a cache line */
-    const uint8_t *key[8];
-    vdot sum[8];
-    for (int k = 0; k < vectors; k++) {
-        int64_t at = j + k * VW, lane = at % FB_KV_LANES;
-        key[k] = vf_address(t, b->data, (at - lane) * b->width + lane);
-        sum[k] = vdot_zero();
-    }
-    for (int64_t i = 0; i < b->width; i++)
-        for (int k = 0; k < vectors; k++) {
-            const uint8_t *at = vf_address(t, key[k], i * FB_KV_LANES);
-            sum[k] = vdot_add_one(t, sum[k], at, q[i]);
-            if (k * VW % FB_KV_LANES == 0 && i % apart == 0) fetch(next, b, at);
-        }
-    for (int k = 0; k < vectors; k++) vf_put(FB_F32, out, j + k * VW, vdot_get(t, sum[k]) * scale);
-}
-
 /* out[n][j] = scale * q[n] . key[j], for `vectors` vectors of keys from column j on. */
 FB_INLINE void score_part(fb_dtype t, const int nq, const int vectors, const float *q, int64_t q_stride,
                           const block *b, const uint8_t *next, int64_t j, float scale, float *out) {
-    if (nq == 1) {
-        score_one(t, vectors, q, b, next, j, scale, out);
-        return;
-    }
     const int apart = t == FB_F32 ? 1 : 2; /* elements of FB_KV_LANES keys in a cache line */
     const uint8_t *key[8];
     vf sum[4][8];

@@ -98,9 +98,16 @@ FB_INLINE bool vf_has_nan(vf x) { return x[0] != x[0] || x[1] != x[1] || x[2] !=
 
 #endif
 
+/* To the nearest bf16, ties to even, as fb_f32_to_bf16; the lower 16 bits are 0. */
+FB_INLINE vf vf_rounded_bf16(vf v) {
+    vi bits = (vi)v, upper = (int32_t)0xffff0000 + (vi){0};
+    vi nearest = bits + 0x7fff + ((bits >> 16) & 1);
+    return vf_select(v != v, (vf)((bits | 0x400000) & upper), (vf)(nearest & upper));
+}
 FB_INLINE void vf_store_bf16(void *p, vf v) {
+    vi bits = (vi)vf_rounded_bf16(v);
     uint16_t h[VW];
-    for (int i = 0; i < VW; i++) h[i] = fb_f32_to_bf16(v[i]);
+    for (int i = 0; i < VW; i++) h[i] = (uint16_t)((uint32_t)bits[i] >> 16);
     memcpy(p, h, sizeof h);
 }
 
@@ -200,106 +207,6 @@ FB_INLINE void vf_put_n(fb_dtype t, void *p, int64_t i, int64_t n, vf v) {
     memcpy((void *)(uintptr_t)vf_address(t, p, i), raw, (size_t)(n - i) * (t == FB_F32 ? 4 : 2));
 }
 
-/* A running sum of VW products each. Where one factor is 16-bit floats in memory, AVX-512 keeps it in halves:
- * Zen 4 widens and multiplies two times 8 of them in 1.1 cycles, 16 at once in 1.9. Element by element, it is
- * the same sum. */
-typedef struct vdot {
-    vf whole;
-#if defined FB_ISA_avx512
-    __m256 low, high;
-#endif
-} vdot;
-
-FB_INLINE vdot vdot_zero(void) { return (vdot){0}; }
-
-/* s + w * x, of VW elements each. */
-FB_INLINE vdot vdot_add(fb_dtype t, vdot s, const void *w, const float *x) {
-#if defined FB_ISA_avx512
-    if (t == FB_F16) {
-        const __m128i *h = w;
-        s.low = _mm256_fmadd_ps(_mm256_cvtph_ps(_mm_loadu_si128(h)), _mm256_loadu_ps(x), s.low);
-        s.high = _mm256_fmadd_ps(_mm256_cvtph_ps(_mm_loadu_si128(h + 1)), _mm256_loadu_ps(x + 8), s.high);
-        return s;
-    }
-#endif
-    s.whole = vf_fma(vf_get(t, w, 0), vf_load_f32(x), s.whole);
-    return s;
-}
-
-/* s + w * y, of VW elements of w. */
-FB_INLINE vdot vdot_add_one(fb_dtype t, vdot s, const void *w, float y) {
-#if defined FB_ISA_avx512
-    if (t == FB_F16) {
-        const __m128i *h = w;
-        s.low = _mm256_fmadd_ps(_mm256_cvtph_ps(_mm_loadu_si128(h)), _mm256_set1_ps(y), s.low);
-        s.high = _mm256_fmadd_ps(_mm256_cvtph_ps(_mm_loadu_si128(h + 1)), _mm256_set1_ps(y), s.high);
-        return s;
-    }
-#endif
-    s.whole = vf_fma(vf_set1(y), vf_get(t, w, 0), s.whole);
-    return s;
-}
-
-/* The same of elements i … of arrays that end at n. */
-FB_INLINE vdot vdot_add_n(fb_dtype t, vdot s, const void *w, const float *x, int64_t i, int64_t n) {
-    float wide[2][VW];
-    vf_put(FB_F32, wide[0], 0, vf_get_n(t, w, i, n, 0));
-    vf_put(FB_F32, wide[1], 0, vf_get_n(FB_F32, x, i, n, 0));
-#if defined FB_ISA_avx512
-    if (t == FB_F16) {
-        s.low = _mm256_fmadd_ps(_mm256_loadu_ps(wide[0]), _mm256_loadu_ps(wide[1]), s.low);
-        s.high = _mm256_fmadd_ps(_mm256_loadu_ps(wide[0] + 8), _mm256_loadu_ps(wide[1] + 8), s.high);
-        return s;
-    }
-#endif
-    return vdot_add(FB_F32, s, wide[0], wide[1]);
-}
-
-#if VW >= 8
-/* The first step of vf_sum: halves onto halves, down to 8 elements. */
-FB_INLINE __m256 vdot_eight(fb_dtype t, vdot s) {
-#if defined FB_ISA_avx512
-    if (t == FB_F16) return _mm256_add_ps(s.low, s.high);
-    return _mm256_add_ps(_mm512_castps512_ps256(s.whole), _mm512_extractf32x8_ps(s.whole, 1));
-#else
-    (void)t;
-    return s.whole;
-#endif
-}
-#endif
-
-FB_INLINE vf vdot_get(fb_dtype t, vdot s) {
-#if defined FB_ISA_avx512
-    if (t == FB_F16) return _mm512_insertf32x8(_mm512_castps256_ps512(s.low), s.high, 1);
-#endif
-    (void)t;
-    return s.whole;
-}
-
-FB_INLINE vdot vdot_set(vf v) {
-#if defined FB_ISA_avx512
-    return (vdot){v, _mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)};
-#else
-    return (vdot){v};
-#endif
-}
-
-FB_INLINE float vdot_sum(fb_dtype t, vdot s) { return vf_sum(vdot_get(t, s)); }
-
-/* vf_sum of four, in the same order: what lies in the same place is added at once. */
-FB_INLINE void vdot_sum_four(fb_dtype t, const vdot *s, float *sum) {
-#if VW >= 8
-    __m256 a = vdot_eight(t, s[0]), b = vdot_eight(t, s[1]), c = vdot_eight(t, s[2]), d = vdot_eight(t, s[3]);
-    __m256 ab = _mm256_permute2f128_ps(a, b, 0x20) + _mm256_permute2f128_ps(a, b, 0x31);
-    __m256 cd = _mm256_permute2f128_ps(c, d, 0x20) + _mm256_permute2f128_ps(c, d, 0x31);
-    __m256 q = _mm256_shuffle_ps(ab, cd, 0x44) + _mm256_shuffle_ps(ab, cd, 0xee);
-    q = _mm256_shuffle_ps(q, q, 0x88) + _mm256_shuffle_ps(q, q, 0xdd);
-    _mm_storeu_ps(sum, _mm_unpacklo_ps(_mm256_castps256_ps128(q), _mm256_extractf128_ps(q, 1)));
-#else
-    for (int n = 0; n < 4; n++) sum[n] = vdot_sum(t, s[n]);
-#endif
-}
-
 /* vf_get_n for a dtype that is not a constant: for vectors that are read once a row, as a norm's weights and
  * a bias are. */
 FB_INLINE vf vf_get_any(fb_dtype t, const void *p, int64_t i, int64_t n, float fill) {
@@ -331,6 +238,7 @@ FB_INLINE void fb_put(fb_dtype t, void *p, int64_t i, float f) {
 /* What storing as `t` and reading back would give. */
 FB_INLINE vf vf_rounded(fb_dtype t, vf v) {
     if (t == FB_F32) return v;
+    if (t == FB_BF16) return vf_rounded_bf16(v);
     uint16_t raw[VW];
     vf_put(t, raw, 0, v);
     return vf_get(t, raw, 0);

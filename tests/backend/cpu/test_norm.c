@@ -105,6 +105,32 @@ static void mixed_weights(void **state) {
                       (size_t)(weight + bias));
 }
 
+/* A NaN whose bits a rounding to 16 bits would carry into the sign, and make a number of it. */
+static void nan_of_any_bits(void **state) {
+    (void)state;
+    const uint32_t bits = 0x7fffffff;
+    float weight[20], bias[20];
+    for (int i = 0; i < 20; i++) {
+        weight[i] = 1;
+        memcpy(&bias[i], &bits, sizeof bits);
+    }
+    for (const fb_isa *isa = fb_isa_table; isa->name; isa++)
+        for (int act = FB_F16; act <= FB_BF16 && isa->available(); act++) {
+            uint16_t x[20], y[20] = {0};
+            _Alignas(64) float scratch[64];
+            for (int i = 0; i < 20; i++) fb_dtype_set((fb_dtype)act, x, i, i);
+            fb_call call = {.rows = 1, .attr = {.eps = 1e-5f}};
+            call.in[0] = call.out[0] = (fb_view){x, (fb_dtype)act, 1, 20, 20, 20};
+            call.out[0].data = y;
+            call.weights[0] = (fb_weight){.data = weight, .dtype = FB_F32, .rows = 1, .cols = 20};
+            call.weights[1] = (fb_weight){.data = bias, .dtype = FB_F32, .rows = 1, .cols = 20};
+            isa->kernels[FB_OP_LAYERNORM](&call, &(fb_lane){0, 1, scratch});
+            for (int i = 0; i < 20; i++)
+                if (!isnan(fb_dtype_get((fb_dtype)act, y, i)))
+                    fail_msg("%s, %s: element %d is %04x", isa->name, fb_dtype_name((fb_dtype)act), i, y[i]);
+        }
+}
+
 int main(void) {
     static fb_op_kind layernorm = FB_OP_LAYERNORM, rmsnorm = FB_OP_RMSNORM;
     const struct CMUnitTest tests[] = {
@@ -112,6 +138,7 @@ int main(void) {
         {"rmsnorm", dtypes_and_sizes, NULL, NULL, &rmsnorm},
         cmocka_unit_test(far_from_zero),
         cmocka_unit_test(mixed_weights),
+        cmocka_unit_test(nan_of_any_bits),
     };
     return kernel_run_family("norm", tests, sizeof tests / sizeof *tests);
 }
