@@ -1,4 +1,4 @@
-"""Times in PyTorch what bench/gpu_ops.c times in the CUDA backend: norm and residual, (a + b) + c, SwiGLU.
+"""Times in PyTorch what bench/gpu_ops times in the CUDA backend: norm and residual, (a + b) + c, SwiGLU.
 
     python3 bench/torch_ops.py [--json] [--seconds 65] [--no-compile] [--mode MODE]
 

@@ -53,9 +53,16 @@ $(BUILD)/tests/libfusebox_cuda_emulated.so: $(EMULATED_OBJ) $(CUDA_HOST_OBJ) $(L
 	$(Q)$(CXX) -shared -Wl,-z,defs,--exclude-libs,ALL $(LDFLAGS_ALL) $^ -o $@ -lm
 
 # ---- times of single ops, with whichever of the two libraries it is given ----------------------------------------------
-$(BUILD)/bench/gpu_ops: bench/gpu_ops.c $(LIB_STATIC)
+GPU_OPS_OBJ := $(patsubst bench/%.c,$(BUILD)/obj/bench/%.o,$(wildcard bench/gpu_ops/*.c))
+
+$(GPU_OPS_OBJ): $(BUILD)/obj/bench/%.o: bench/%.c
+	@mkdir -p $(@D)
+	$(call say,CC,$@)
+	$(Q)$(CC) $(CFLAGS_ALL) -c $< -o $@
+
+$(BUILD)/bench/gpu_ops: $(GPU_OPS_OBJ) $(LIB_STATIC)
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
-	$(Q)$(CC) $(CFLAGS_ALL) -MF $@.d $(LDFLAGS_ALL) $< $(LIB_STATIC) -o $@ $(LIBS_ALL) -ldl
+	$(Q)$(CC) $(LDFLAGS_ALL) $^ -o $@ $(LIBS_ALL) -ldl
 
--include $(CUDA_OBJ:.o=.d) $(CUDA_HOST_OBJ:.o=.d) $(EMULATED_OBJ:.o=.d) $(BUILD)/bench/gpu_ops.d
+-include $(CUDA_OBJ:.o=.d) $(CUDA_HOST_OBJ:.o=.d) $(EMULATED_OBJ:.o=.d) $(GPU_OPS_OBJ:.o=.d)
