@@ -109,7 +109,7 @@ unit() { # unit DIR LABEL ARGUMENT...
     scripts=$(find tests/cli -name '*.sh' ! -name lib.sh | sort)
     if [ "$label" = san ]; then
         echo "# san: backend/cuda: not run: the emulated device changes stacks, which the sanitizers do not follow"
-        echo "# san: backend/cpu/test_fused, verify/test_fusion: not run: two minutes each; kernel tests end at pages that may not be touched"
+        echo "# san: backend/cpu/test_fused*, verify/test_fusion: not run: two minutes each; kernel tests end at pages that may not be touched"
         echo "# san: cli/cuda.sh, cli/step.sh, cli/stream_oz.sh: not run: the first two for the same reason, the last is minutes of what stream.sh does"
         echo "# san: run/test_soak: not run: memory and times of a long stream, which here are not the program's own"
         sources=$(grep -vE 'backend/cuda/|backend/cpu/test_fused|verify/test_fusion|run/test_soak' <<<"$sources")
