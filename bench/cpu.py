@@ -93,8 +93,8 @@ def make_models(args, shape, kinds, for_llama):
     """Paths by type: what Fusebox opens, and what llama.cpp opens."""
     folder = os.path.join(args.dir, shape)
     if not os.path.exists(os.path.join(folder, "model.safetensors")):
-        if not make_checkpoint.numpy and shape != "tiny":
-            fail(f"shape: {shape} (its checkpoint needs numpy; without it only tiny)")
+        if not make_checkpoint.numpy and shape not in make_checkpoint.SMALL:
+            fail(f"shape: {shape} (its checkpoint needs numpy; without it only {', '.join(make_checkpoint.SMALL)})")
         say(f"{shape}: writing a random checkpoint to {folder}")
         make_checkpoint.make(folder, shape)
     ours, theirs = {}, {}

@@ -53,6 +53,7 @@ if [ "${1:-build}" = test ]; then
     want clang-format clang-format --version
     want cppcheck cppcheck --version
     want jq jq --version
+    want python3 python3 --version
     want libxml2-utils xmllint --version
     want clang clang --version
 fi

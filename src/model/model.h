@@ -13,7 +13,7 @@ struct fb_model {
     fb_tensor_table *tensors;
     fb_weight *weights; /* [slots][layers] */
     void **repacked; /* [slots * layers]: copies of weights that the file has in another order, else NULL */
-    void *packed;    /* the memory of packed weights, or NULL */
+    void *packed;    /* the memory of weights that have moved, or NULL */
     fb_tokenizer *tokenizer; /* or NULL */
     fb_model_info info;
 };
@@ -22,7 +22,8 @@ struct fb_model {
  * repacked and the counts of info. A tensor that no op reads is refused, unless the spec ignores it. */
 fb_status fb_model_bind(fb_model *model, const char *path, fb_error *err);
 
-/* Packs the weights that can be, then makes the linears that read them multiply integers. */
+/* Packs the weights that can be and moves others to better addresses (model/pack.c), then makes the linears
+ * that read packed ones multiply integers. */
 fb_status fb_model_pack(fb_model *model, fb_error *err);
 fb_status fb_model_lower(fb_model *model, fb_error *err);
 

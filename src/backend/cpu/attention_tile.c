@@ -150,7 +150,7 @@ static void hide(const unit *u, int64_t n, int64_t first, int64_t end, float *sc
 
 void FB_KERNEL(unit_scores)(const unit *u, const block *b, int64_t first, range span, float scale,
                             const desk *d) {
-    /* The sinks first: a tile writes whole vectors, and beyond its last column. */
+    /* The sinks first: a tile writes whole vectors, also beyond its last column. */
     int64_t ring = u->ring->begin - first;
     if (ring > 0) score_columns(u, b, first, (range){0, ring}, scale, d->sink_q, d);
     if (span.begin < ring) span.begin = ring;

@@ -220,9 +220,13 @@ static int64_t shared_outputs(const fb_call *call, int s) {
     return (call->weights[4 * s].rows + FB_LINEAR_GRAIN - 1) / FB_LINEAR_GRAIN * FB_LINEAR_GRAIN;
 }
 
-/* Asks for the lane's first weights: they are on their way while the input is normalised. */
-static void fetch_first(const uint8_t *w) {
-    for (int i = 0; i < NEAR_BYTES; i += 64) __builtin_prefetch(w + i, 0, 3);
+/* Asks for the lane's first weights, which are on their way while the input is normalised: what tile_one
+ * would have asked for before its first tile. */
+static void fetch_first(const uint8_t *at, const fb_weight *w) {
+    int64_t row = fb_dtype_bytes(w->dtype, w->cols), part = NEAR_BYTES / ONE_N;
+    bool large = !w->packed && ONE_N * row > LARGE_BYTES;
+    for (int n = 0; n < ONE_N; n++)
+        for (int64_t i = 0; i < part; i += 64) __builtin_prefetch(at + n * (large ? row : part) + i, 0, 3);
 }
 
 /* The outputs [*begin, *end) of segment s that are this lane's: of a range of all segments' that the lanes
@@ -250,8 +254,10 @@ static void run_group(const fb_call *call, const fb_lane *lane) {
         lane_outputs(call, lane, s, &begin[s], &end[s]);
         first[s] = begin[s] < end[s] ? weights_at(call, s, begin[s]) : first[s + 1];
     }
-    if (!first[0]) return;
-    fetch_first(first[0]);
+    int own = 0; /* the first segment of which the lane has outputs */
+    while (own < ranges && begin[own] >= end[own]) own++;
+    if (own == ranges) return;
+    fetch_first(first[own], &call->weights[4 * own]);
     for (int s = 0; s < segments; s++) in[s] = prepare(call, s, in, &scratch);
     for (int s = 0; s < ranges; s++) run_outputs(call, s, in, begin[s], end[s], first[s + 1], work);
 }

@@ -27,6 +27,7 @@
 /* A cast between the two keeps the bits; a comparison gives a vi of 0 and -1. */
 typedef float vf __attribute__((vector_size(VW * 4)));
 typedef int32_t vi __attribute__((vector_size(VW * 4)));
+typedef uint32_t vu __attribute__((vector_size(VW * 4)));
 
 FB_INLINE vf vf_set1(float x) { return x - (vf){0}; }
 
@@ -100,14 +101,13 @@ FB_INLINE bool vf_has_nan(vf x) { return x[0] != x[0] || x[1] != x[1] || x[2] !=
 
 /* To the nearest bf16, ties to even, as fb_f32_to_bf16; the lower 16 bits are 0. */
 FB_INLINE vf vf_rounded_bf16(vf v) {
-    vi bits = (vi)v, upper = (int32_t)0xffff0000 + (vi){0};
-    vi nearest = bits + 0x7fff + ((bits >> 16) & 1);
-    return vf_select(v != v, (vf)((bits | 0x400000) & upper), (vf)(nearest & upper));
+    vu bits = (vu)v, nearest = bits + 0x7fff + ((bits >> 16) & 1);
+    return vf_select(v != v, (vf)((bits | 0x400000) & 0xffff0000), (vf)(nearest & 0xffff0000));
 }
 FB_INLINE void vf_store_bf16(void *p, vf v) {
-    vi bits = (vi)vf_rounded_bf16(v);
+    vu bits = (vu)vf_rounded_bf16(v) >> 16;
     uint16_t h[VW];
-    for (int i = 0; i < VW; i++) h[i] = (uint16_t)((uint32_t)bits[i] >> 16);
+    for (int i = 0; i < VW; i++) h[i] = (uint16_t)bits[i];
     memcpy(p, h, sizeof h);
 }
 

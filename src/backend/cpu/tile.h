@@ -9,8 +9,8 @@
 #include "backend/cpu/simd.h"
 #include "base/quant_blocks.h"
 
-/* Outputs that are computed before they are finished (bias, activation, …) and stored: few enough that their
- * sums stay in the first-level cache, a multiple of the tiles' widths, of a packed group and of a cache line.
+/* Outputs of several rows that are computed before they are finished (bias, activation, …) and stored: few
+ * enough that their sums stay near, a multiple of the tiles' widths, of a packed group and of a cache line.
  */
 #define BLOCK_N 48
 /* Rows of x that share a panel of decoded weights: at 128, decoding is 2% of the multiply-adds. */
@@ -127,8 +127,8 @@ FB_INLINE void vdot_sum_four(const bool split, const vdot *s, float *sum) {
  * and what comes FAR tiles after it into the second. The near one alone is best while the weights are in the
  * third-level cache (12% faster than the far one alone), the far one alone from memory (8% faster than the
  * near one); both together are as good as the better one in each.
- * A tile of more than LARGE_BYTES and the next do not fit the first-level cache together: there, each row is
- * fetched NEAR_BYTES / ONE_N ahead of itself (a row of 8 KiB: 42 to 57 GB/s from the third-level cache). */
+ * Larger tiles push each other out of the first-level cache: beyond LARGE_BYTES, each row is fetched
+ * NEAR_BYTES / ONE_N ahead of itself (rows of 8 KiB from the third-level cache: 57 GB/s instead of 42). */
 #define NEAR_BYTES  4096
 #define FAR         2
 #define LARGE_BYTES 8192

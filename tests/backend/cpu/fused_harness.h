@@ -73,6 +73,19 @@ static inline void run(const fb_isa *isa, fb_op_kind kind, fb_call call, int32_t
     fbt_guard_free(&scratch);
 }
 
+/* Each row by itself, as a decode step runs it. */
+static inline void run_alone(const fb_isa *isa, fb_op_kind kind, const fb_call *call, int32_t lanes) {
+    for (int64_t row = 0; row < ROWS; row++) {
+        fb_call one = *call;
+        one.rows = 1;
+        for (int k = 0; k < FB_MAX_IN; k++)
+            if (call->in[k].data) one.in[k].data = fb_view_at(&call->in[k], row, 0);
+        for (int k = 0; k < FB_MAX_OUT; k++)
+            if (call->out[k].data) one.out[k].data = fb_view_at(&call->out[k], row, 0);
+        run(isa, kind, one, lanes);
+    }
+}
+
 /* The same bits, or in float64 all but the last ones; and NaN in the gaps. */
 static inline void same(const fb_isa *isa, const char *what, const fb_view *have, const fb_view *want) {
     int64_t cols = want->heads * want->width, size = fb_dtype_size(want->dtype);

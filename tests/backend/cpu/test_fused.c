@@ -139,6 +139,9 @@ static void linear_group(void **state) {
                 for (int s = 0; s < outputs; s++) poison(&call.out[s]);
                 run(isa, FB_OP_LINEAR_GROUP, call, lanes);
                 for (int s = 0; s < outputs; s++) same(isa, what, &call.out[s], &want[s]);
+                for (int s = 0; s < outputs; s++) poison(&call.out[s]);
+                run_alone(isa, FB_OP_LINEAR_GROUP, &call, lanes);
+                for (int s = 0; s < outputs; s++) same(isa, what, &call.out[s], &want[s]);
             }
             if (g->combine != FB_COMBINE_ADD) continue;
             call.out[0] = residual;
@@ -225,7 +228,45 @@ static void quantised_group(void **state) {
                     for (int s = 0; s < outputs; s++) poison(&call.out[s]);
                     run(isa, FB_OP_LINEAR_GROUP, call, lanes);
                     for (int s = 0; s < outputs; s++) same(isa, what, &call.out[s], &want[s]);
+                    if (lanes > 1) continue;
+                    for (int s = 0; s < outputs; s++) poison(&call.out[s]);
+                    run_alone(isa, FB_OP_LINEAR_GROUP, &call, lanes);
+                    for (int s = 0; s < outputs; s++) same(isa, what, &call.out[s], &want[s]);
                 }
+            }
+        }
+}
+
+/* One row with more outputs than a block has room for, and with rows of weights that are fetched by
+ * themselves or decoded panel by panel: what the plain kernels make of several rows. */
+static void one_row(void **state) {
+    (void)state;
+    enum { TYPES = 4 };
+    static const fb_dtype types[TYPES] = {FB_F32, FB_F16, FB_BF16, FB_Q6_K};
+    static const int64_t shapes[][2] = {{6203, 20}, {12400, 8}, {13, 1031}, {60, 1280}}; /* outputs, inputs */
+    for (size_t c = 0; c < TYPES * 2 * sizeof shapes / sizeof *shapes; c++) FOR_KERNELS(isa, t) {
+            fb_dtype type = types[c % TYPES];
+            bool both = c / TYPES % 2, decoded = !fb_dtype_is_float(type);
+            int64_t n = shapes[c / TYPES / 2][0], k = shapes[c / TYPES / 2][1];
+            if (t == FB_F64 || (decoded && k % 256)) continue;
+            fb_call call = {
+                .attr = {.segments = both ? 2 : 1, .combine = both ? FB_COMBINE_ADD : FB_COMBINE_NONE}};
+            fb_view want[2];
+            for (int s = 0; s <= both; s++) {
+                call.in[s] = filled(t, 1, k + (decoded ? 0 : s), 0);
+                call.weights[4 * s] = weight(type, n, k + (decoded ? 0 : s), 0);
+                call.attr.segment[s] = (fb_segment){NO, NO, 0, FB_DOT_FLOAT};
+                want[s] = plain_segment_of(isa, t, &call, s);
+            }
+            if (both) {
+                call.in[FB_RESIDUAL] = filled(t, 1, n, 0);
+                want[0] = op2(isa, FB_OP_ADD, op2(isa, FB_OP_ADD, want[0], want[1]), call.in[FB_RESIDUAL]);
+            }
+            call.out[0] = view(t, 1, n, 1);
+            for (int32_t lanes = 1; lanes <= 2; lanes++) {
+                poison(&call.out[0]);
+                run_alone(isa, FB_OP_LINEAR_GROUP, &call, lanes);
+                same(isa, "one row", &call.out[0], &want[0]);
             }
         }
 }
@@ -318,10 +359,11 @@ static void many_rows(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(elementwise),         cmocka_unit_test(add_norm),
-        cmocka_unit_test(linear_group),        cmocka_unit_test(lanes_apart),
-        cmocka_unit_test(quantised_group),     cmocka_unit_test(one_difference),
-        cmocka_unit_test(reference_quantises), cmocka_unit_test(many_rows),
+        cmocka_unit_test(elementwise),     cmocka_unit_test(add_norm),
+        cmocka_unit_test(linear_group),    cmocka_unit_test(lanes_apart),
+        cmocka_unit_test(quantised_group), cmocka_unit_test(one_row),
+        cmocka_unit_test(one_difference),  cmocka_unit_test(reference_quantises),
+        cmocka_unit_test(many_rows),
     };
     return cmocka_run_group_tests(tests, start, NULL);
 }

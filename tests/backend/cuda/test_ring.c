@@ -245,7 +245,7 @@ static double largest_terms(const fb_call *call) {
     return most;
 }
 
-/* As test_fused.c says. */
+/* As tests/backend/cpu/test_fused_cache.c says. */
 static void near(const struct ring_case *s, const fb_call *call, const fb_view *truth) {
     const fb_view *have = &call->out[0];
     double unit = have->dtype == FB_F16 ? 0x1p-11 : have->dtype == FB_BF16 ? 0x1p-8 : 0x1p-24;
