@@ -248,7 +248,7 @@ static void run_group(const fb_call *call, const fb_lane *lane) {
     linear_work *work = (linear_work *)(void *)lane->scratch;
     float *scratch = lane->scratch + FB_LINEAR_WORK;
     int segments = call->attr.segments, ranges = call->attr.combine == FB_COMBINE_NONE ? segments : 1;
-    int64_t begin[FB_MAX_SEGMENTS], end[FB_MAX_SEGMENTS];
+    int64_t begin[FB_MAX_SEGMENTS] = {0}, end[FB_MAX_SEGMENTS] = {0};
     const uint8_t *first[FB_MAX_SEGMENTS + 1] = {NULL}; /* weights of the lane from segment s on */
     for (int s = ranges - 1; s >= 0; s--) {
         lane_outputs(call, lane, s, &begin[s], &end[s]);
