@@ -38,12 +38,22 @@ typedef struct vdot {
 #endif
 } vdot;
 
-/* Zen 4 widens 16 floats of 16 bits from memory and multiplies them in 1.9 cycles, two times 8 in 1.1.
- * Intel's cores lose 4% that way. (Zen 3, of the same family, has no AVX-512.) */
-FB_INLINE bool vdot_splits(fb_dtype t) {
-#if defined FB_ISA_avx512
-    return t == FB_F16 && __builtin_cpu_is("amdfam19h");
+/* Where the processor is a Zen 4 (or a Zen 3, of the same family, which has no AVX-512). */
+FB_INLINE bool on_zen(void) {
+#if VW >= 8
+    return __builtin_cpu_is("amdfam19h");
 #else
+    return false;
+#endif
+}
+
+/* Zen 4 widens 16 floats of 16 bits from memory and multiplies them in 1.9 cycles, two times 8 in 1.1.
+ * Intel's cores lose 4% that way. */
+FB_INLINE bool vdot_splits(fb_dtype t, const bool zen) {
+#if defined FB_ISA_avx512
+    return zen && t == FB_F16;
+#else
+    (void)zen;
     (void)t;
     return false;
 #endif
@@ -144,8 +154,9 @@ FB_INLINE const uint8_t *stream_at(const stream *s, const uint8_t *at, const uin
 }
 
 /* sum[n] of a row and `ns` rows of weights, a tile; `large`: of more than LARGE_BYTES. */
-FB_INLINE void tile_one(fb_dtype wt, const bool split, const void *w, const float *x, int64_t k, const int ns,
+FB_INLINE void tile_one(fb_dtype wt, const bool zen, const void *w, const float *x, int64_t k, const int ns,
                         const bool large, const stream *s, float *sum) {
+    const bool split = vdot_splits(wt, zen);
     const int size = wt == FB_F32 ? 4 : 2, line = 64 / size, lead = NEAR_BYTES / ns;
     int64_t tile = ns * k * size, ahead = tile > NEAR_BYTES ? tile : NEAR_BYTES, i = 0;
     const uint8_t *next = stream_at(s, (const uint8_t *)w + ahead, w), *near = next,
@@ -157,7 +168,7 @@ FB_INLINE void tile_one(fb_dtype wt, const bool split, const void *w, const floa
             near = (i * size + lead < k * size ? (const uint8_t *)w : next - k * size) + i * size + lead;
         for (int n = 0; n < ns; n++, far += 64) {
             __builtin_prefetch(large ? near + n * k * size : near + n * 64, 0, 3);
-            __builtin_prefetch(far, 0, 2);
+            if (!zen) __builtin_prefetch(far, 0, 2);
         }
         near += ns * 64;
         for (int n = 0; n < ns; n++)
@@ -173,23 +184,23 @@ FB_INLINE void tile_one(fb_dtype wt, const bool split, const void *w, const floa
         for (int n = 0; n < ns; n++) sum[n] = vdot_sum(split, dot[n]);
 }
 
-FB_INLINE void tiles_how(fb_dtype wt, const bool split, const void *w, const float *x, int64_t k, int64_t ns,
+FB_INLINE void tiles_how(fb_dtype wt, const bool zen, const void *w, const float *x, int64_t k, int64_t ns,
                          const uint8_t *next, float *sum) {
     const int size = wt == FB_F32 ? 4 : 2;
     stream s = {vf_address(wt, w, ns * k), next};
     int64_t n = 0;
     if (ONE_N * k * size > LARGE_BYTES)
         for (; n + ONE_N <= ns; n += ONE_N)
-            tile_one(wt, split, vf_address(wt, w, n * k), x, k, ONE_N, true, &s, sum + n);
+            tile_one(wt, zen, vf_address(wt, w, n * k), x, k, ONE_N, true, &s, sum + n);
     for (; n + ONE_N <= ns; n += ONE_N)
-        tile_one(wt, split, vf_address(wt, w, n * k), x, k, ONE_N, false, &s, sum + n);
-    for (; n < ns; n++) tile_one(wt, split, vf_address(wt, w, n * k), x, k, 1, false, &s, sum + n);
+        tile_one(wt, zen, vf_address(wt, w, n * k), x, k, ONE_N, false, &s, sum + n);
+    for (; n < ns; n++) tile_one(wt, zen, vf_address(wt, w, n * k), x, k, 1, false, &s, sum + n);
 }
 
 /* sum[n] of a row and `ns` rows of weights; at `next` is what the lane reads after them. */
 FB_INLINE void tiles_one(fb_dtype wt, const void *w, const float *x, int64_t k, int64_t ns,
                          const uint8_t *next, float *sum) {
-    if (vdot_splits(wt))
+    if (on_zen())
         tiles_how(wt, true, w, x, k, ns, next, sum);
     else
         tiles_how(wt, false, w, x, k, ns, next, sum);
