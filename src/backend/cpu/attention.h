@@ -21,6 +21,7 @@ typedef struct unit {
     int64_t n, kv_head, group;
     int64_t begin; /* the first item, counted from the KV head's first */
     int64_t past;  /* the step's position */
+    int64_t next;  /* the KV head that the lane reads after this; 0: none */
     const fb_ring *ring;
 } unit;
 
@@ -92,7 +93,9 @@ FB_INLINE range unit_span(const unit *u, int64_t first) {
 FB_INLINE unit unit_at(const fb_call *call, int64_t heads, int64_t item, int64_t end, int64_t most) {
     int64_t group = heads / call->kv.heads, each = call->rows * group, kv_head = item / each;
     int64_t n = end < (kv_head + 1) * each ? end - item : (kv_head + 1) * each - item;
-    return (unit){n < most ? n : most, kv_head, group, item - kv_head * each, call->position, &call->kv.ring};
+    int64_t next = (kv_head + 1) * each < end ? kv_head + 1 : 0;
+    n = n < most ? n : most;
+    return (unit){n, kv_head, group, item - kv_head * each, call->position, next, &call->kv.ring};
 }
 
 /* The items of a fused kernel's lane: whole KV heads where there are enough of them, and rope_kv before needs
@@ -126,6 +129,13 @@ FB_INLINE desk desk_of(const fb_lane *lane, int64_t width) {
     return d;
 }
 
+/* The desk from its second query on. */
+FB_INLINE desk desk_second(const desk *d) {
+    desk e = *d;
+    e.q += d->stride, e.sink_q += d->stride, e.sum += d->stride, e.scores += FB_ATTN_BLOCK;
+    return e;
+}
+
 /* FB_ATTN_BLOCK positions of keys, or of values in rows of `stride` elements. */
 typedef struct block {
     const void *data;
@@ -149,8 +159,8 @@ FB_INLINE block keys_at(const fb_kv *kv, const unit *u, int64_t first, const des
     }
     if (left > FB_ATTN_BLOCK)
         b.next = fb_key_at(kv, u->kv_head, first + FB_ATTN_BLOCK);
-    else if (u->kv_head + 1 < kv->heads)
-        b.next = fb_key_at(kv, u->kv_head + 1, 0);
+    else if (u->next)
+        b.next = fb_key_at(kv, u->next, 0);
     return b;
 }
 
@@ -167,8 +177,8 @@ FB_INLINE block values_at(const fb_kv *kv, const unit *u, int64_t first, const d
     }
     if (left > FB_ATTN_BLOCK)
         b.next = fb_value_at(kv, u->kv_head, first + FB_ATTN_BLOCK);
-    else if (u->kv_head + 1 < kv->heads)
-        b.next = fb_value_at(kv, u->kv_head + 1, 0);
+    else if (u->next)
+        b.next = fb_value_at(kv, u->next, 0);
     return b;
 }
 
@@ -191,5 +201,9 @@ void FB_KERNEL(unit_scores)(const unit *u, const block *keys, int64_t first, ran
 
 /* d->sum += d->scores, which are weights now, times the values of the block at `first`. */
 void FB_KERNEL(unit_values)(const unit *u, const block *values, int64_t first, const desk *d);
+
+/* The same for the first two queries of the desk, each with `count` positions of a block of its own, of whole
+ * vectors. */
+void FB_KERNEL(pair_values)(const block *values, int64_t count, const desk *d);
 
 #endif

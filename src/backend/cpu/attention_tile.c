@@ -1,52 +1,66 @@
 /* Tiles of attention: a few queries against a block of keys or values, sums in registers. */
 #include "backend/cpu/attention.h"
+#include "backend/cpu/vdot.h"
 
 /* Queries that are computed together, and how many vectors of sums stay in registers for them. */
 #define TILE 4
 #define SUMS (VW == 16 ? 16 : 8)
 
-/* Asks for the part of `next` that corresponds to `at` in the block, into the second-level cache. Keys and
- * values take turns, and after each turn the hardware would have to find out anew what is being read. */
-FB_INLINE void fetch(const uint8_t *next, const block *b, const uint8_t *at) {
-    if (next) __builtin_prefetch(next + (at - (const uint8_t *)b->data), 0, 2);
+/* Sums of `vectors` vectors of keys, which continue at `at` bytes from key[k], with elements of nq queries. */
+FB_INLINE void score_element(fb_dtype t, const bool split, const int nq, const int vectors, const float *q,
+                             int64_t q_stride, const uint8_t *const *key, int64_t at, vdot (*sum)[8]) {
+    vf x[8];
+    if (nq == 1) {
+        for (int k = 0; k < vectors; k++)
+            sum[0][k] = vdot_add_scaled(t, split, sum[0][k], key[k] + at, *q);
+        return;
+    }
+    for (int k = 0; k < vectors; k++) x[k] = vf_get(t, key[k] + at, 0);
+    for (int n = 0; n < nq; n++) {
+        vf y = vf_set1(q[n * q_stride]);
+        for (int k = 0; k < vectors; k++) sum[n][k].whole = vf_fma(y, x[k], sum[n][k].whole);
+    }
 }
 
-/* out[n][j] = scale * q[n] . key[j], for `vectors` vectors of keys from column j on. */
-FB_INLINE void score_part(fb_dtype t, const int nq, const int vectors, const float *q, int64_t q_stride,
-                          const block *b, const uint8_t *next, int64_t j, float scale, float *out) {
-    const int apart = t == FB_F32 ? 1 : 2; /* elements of FB_KV_LANES keys in a cache line */
+/* out[n][j] = scale * q[n] . key[j], for `vectors` vectors of keys from column j on. `split`: of one query, in
+ * halves. The same part of `next` is fetched: keys and values take turns, and after each turn the hardware
+ * would have to find out anew what is being read. */
+FB_INLINE void score_part(fb_dtype t, const bool split, const int nq, const int vectors, const float *q,
+                          int64_t q_stride, const block *b, const uint8_t *next, int64_t j, float scale,
+                          float *out) {
+    const int size = t == FB_F32 ? 4 : 2, element = FB_KV_LANES * size, apart = 64 / element;
+    uintptr_t ahead = next ? (uintptr_t)next - (uintptr_t)b->data : 0;
+    int64_t i = 0;
     const uint8_t *key[8];
-    vf sum[4][8];
+    vdot sum[4][8];
     for (int k = 0; k < vectors; k++) {
         int64_t at = j + k * VW, lane = at % FB_KV_LANES;
         key[k] = vf_address(t, b->data, (at - lane) * b->width + lane);
-        for (int n = 0; n < nq; n++) sum[n][k] = vf_set1(0);
+        for (int n = 0; n < nq; n++) sum[n][k] = vdot_of(split, vf_set1(0));
     }
-    for (int64_t i = 0; i < b->width; i++) {
-        vf x[8];
-        for (int k = 0; k < vectors; k++) {
-            x[k] = vf_get(t, key[k], i * FB_KV_LANES);
-            if (k * VW % FB_KV_LANES == 0 && i % apart == 0)
-                fetch(next, b, vf_address(t, key[k], i * FB_KV_LANES));
-        }
-        for (int n = 0; n < nq; n++) {
-            vf y = vf_set1(q[n * q_stride + i]);
-            for (int k = 0; k < vectors; k++) sum[n][k] = vf_fma(y, x[k], sum[n][k]);
-        }
+    for (; i + apart <= b->width; i += apart) { /* a cache line of each */
+        for (int k = 0; k < vectors; k++)
+            if (k * VW % FB_KV_LANES == 0)
+                __builtin_prefetch((const void *)((uintptr_t)(key[k] + i * element) + ahead), 0, 3);
+        for (int e = 0; e < apart; e++)
+            score_element(t, split, nq, vectors, q + i + e, q_stride, key, (i + e) * element, sum);
     }
+    for (; i < b->width; i++)
+        score_element(t, split, nq, vectors, q + i, q_stride, key, i * element, sum);
     for (int n = 0; n < nq; n++)
         for (int k = 0; k < vectors; k++)
-            vf_put(FB_F32, out, n * FB_ATTN_BLOCK + j + k * VW, sum[n][k] * scale);
+            vf_put(FB_F32, out, n * FB_ATTN_BLOCK + j + k * VW, vdot_whole(split, sum[n][k]) * scale);
 }
 
 /* All columns from `begin` to `count`, in whole vectors: as many at a time as the registers hold, and then
  * what is left. Each number of them is a constant. */
-FB_INLINE void score_tile(fb_dtype t, const int nq, const float *q, int64_t q_stride, const block *b,
-                          const uint8_t *next, int64_t begin, int64_t count, float scale, float *out) {
+FB_INLINE void score_how(fb_dtype t, const bool split, const int nq, const float *q, int64_t q_stride,
+                         const block *b, const uint8_t *next, int64_t begin, int64_t count, float scale,
+                         float *out) {
     const int most = SUMS / nq >= 8 ? 8 : SUMS / nq >= 4 ? 4 : 2;
 #define VECTORS(n)                                                                                           \
     case n:                                                                                                  \
-        score_part(t, nq, n <= most ? n : 1, q, q_stride, b, next, j, scale, out);                           \
+        score_part(t, split, nq, n <= most ? n : 1, q, q_stride, b, next, j, scale, out);                    \
         break;
     for (int64_t j = begin / VW * VW; j < count; j += most * VW) {
         int64_t left = (count - j + VW - 1) / VW;
@@ -64,42 +78,70 @@ FB_INLINE void score_tile(fb_dtype t, const int nq, const float *q, int64_t q_st
 #undef VECTORS
 }
 
-/* `vectors` vectors of each of nq sums, from element i on, stay in registers while positions go by. */
-FB_INLINE void weigh_part(fb_dtype t, const int nq, const int vectors, const float *weights, const block *b,
-                          const uint8_t *next, int64_t begin, int64_t end, int64_t i, float *sum,
-                          int64_t stride) {
-    const int line = t == FB_F32 ? 16 : 32; /* elements in a cache line */
-    vf s[4][4];
-    for (int n = 0; n < nq; n++)
-        for (int k = 0; k < vectors; k++) s[n][k] = vf_load_f32(sum + n * stride + i + k * VW);
-    for (int64_t j = begin; j < end; j++) {
-        const uint8_t *row = vf_address(t, b->data, j * b->stride);
-        for (int64_t at = 0; next && at < b->stride; at += line) fetch(next, b, vf_address(t, row, at));
-        vf x[4];
-        for (int k = 0; k < vectors; k++)
-            x[k] = vectors == 1 ? vf_get_n(t, row, i, b->width, 0) : vf_get(t, row, i + k * VW);
-        for (int n = 0; n < nq; n++) {
-            vf weight = vf_set1(weights[n * FB_ATTN_BLOCK + j]);
-            for (int k = 0; k < vectors; k++) s[n][k] = vf_fma(weight, x[k], s[n][k]);
-        }
+FB_INLINE void score_tile(fb_dtype t, const int nq, const float *q, int64_t q_stride, const block *b,
+                          const uint8_t *next, int64_t begin, int64_t count, float scale, float *out) {
+    if (nq == 1 && vdot_splits(t, on_zen()))
+        score_how(t, true, nq, q, q_stride, b, next, begin, count, scale, out);
+    else
+        score_how(t, false, nq, q, q_stride, b, next, begin, count, scale, out);
+}
+
+/* What positions `begin` to `end` of a block of values are multiplied with and added to: nq sums, `stride`
+ * apart, with weights of their own. `own`: each sum has a block of its own, too, and all of them `next`. */
+typedef struct weighing {
+    const block *b;
+    const float *weights;
+    float *sum;
+    int64_t stride, begin, end;
+    const uint8_t *next[2];
+} weighing;
+
+/* `vectors` vectors of each of nq sums, from element i on, stay in registers while positions go by. The same
+ * part of what comes next is fetched. */
+FB_INLINE void weigh_part(fb_dtype t, const bool split, const int nq, const bool own, const int vectors,
+                          const weighing *w, int64_t i) {
+    const int size = t == FB_F32 ? 4 : 2, blocks = own ? nq : 1;
+    const int64_t step = w->b->stride * size;
+    const float *weights = w->weights;
+    const uint8_t *row[2], *next[2];
+    vdot s[4][4];
+    for (int n = 0; n < blocks; n++) {
+        int64_t at = w->begin * step + i * size;
+        row[n] = (const uint8_t *)w->b[n].data + at;
+        next[n] = w->next[n] ? w->next[n] + at : row[n];
     }
     for (int n = 0; n < nq; n++)
-        for (int k = 0; k < vectors; k++) vf_put(FB_F32, sum, n * stride + i + k * VW, s[n][k]);
+        for (int k = 0; k < vectors; k++)
+            s[n][k] = vdot_of(split, vf_load_f32(w->sum + n * w->stride + i + k * VW));
+    for (int64_t j = w->begin; j < w->end; j++) {
+        vf x[4];
+        for (int n = 0; n < blocks; n++)
+            for (int at = 0; at < vectors * VW * size; at += 64) __builtin_prefetch(next[n] + at, 0, 3);
+        for (int k = 0; !own && k < vectors; k++)
+            x[k] = vectors == 1 ? vf_get_n(t, row[0], 0, w->b->width - i, 0) : vf_get(t, row[0], k * VW);
+        for (int n = 0; n < nq; n++) {
+            float weight = weights[n * FB_ATTN_BLOCK + j];
+            for (int k = 0; k < vectors; k++)
+                if (own)
+                    s[n][k] = vdot_add_scaled(t, split, s[n][k], vf_address(t, row[n], k * VW), weight);
+                else
+                    s[n][k].whole = vf_fma(vf_set1(weight), x[k], s[n][k].whole);
+        }
+        for (int n = 0; n < blocks; n++) row[n] += step, next[n] += step;
+    }
+    for (int n = 0; n < nq; n++)
+        for (int k = 0; k < vectors; k++)
+            vf_put(FB_F32, w->sum, n * w->stride + i + k * VW, vdot_whole(split, s[n][k]));
 }
 
 /* sum[n] += weights[n][j] * value[j], for j from `begin` to `end`. */
-FB_INLINE void weigh_tile(fb_dtype t, const int nq, const float *weights, const block *b, const uint8_t *next,
-                          int64_t begin, int64_t end, float *sum, int64_t stride) {
+FB_INLINE void weigh_tile(fb_dtype t, const int nq, const weighing *w) {
     int64_t i = 0;
-    if (begin >= end) return;
     /* Several vectors at a time: each is one chain of sums, and waits for itself. */
     if (SUMS / nq >= 4)
-        for (; i + 4 * VW <= b->width; i += 4 * VW)
-            weigh_part(t, nq, 4, weights, b, i ? NULL : next, begin, end, i, sum, stride);
-    for (; i + 2 * VW <= b->width; i += 2 * VW)
-        weigh_part(t, nq, 2, weights, b, i ? NULL : next, begin, end, i, sum, stride);
-    for (; i < b->width; i += VW)
-        weigh_part(t, nq, 1, weights, b, i ? NULL : next, begin, end, i, sum, stride);
+        for (; i + 4 * VW <= w->b->width; i += 4 * VW) weigh_part(t, false, nq, false, 4, w, i);
+    for (; i + 2 * VW <= w->b->width; i += 2 * VW) weigh_part(t, false, nq, false, 2, w, i);
+    for (; i < w->b->width; i += VW) weigh_part(t, false, nq, false, 1, w, i);
 }
 
 /* Runs `statement` with N a constant, the number of queries in a tile. */
@@ -162,9 +204,8 @@ void FB_KERNEL(unit_scores)(const unit *u, const block *b, int64_t first, range 
 
 static void weigh(const block *b, const uint8_t *next, int nq, range columns, const float *weights,
                   float *sum, int64_t stride) {
-    FB_FOR_DTYPE(
-        b->dtype, T,
-        FOR_TILE(nq, N, weigh_tile(T, N, weights, b, next, columns.begin, columns.end, sum, stride)));
+    weighing w = {b, weights, sum, stride, columns.begin, columns.end, {next, NULL}};
+    if (columns.begin < columns.end) FB_FOR_DTYPE(b->dtype, T, FOR_TILE(nq, N, weigh_tile(T, N, &w)));
 }
 
 /* One run of columns of nq items: what all of them see at once, and before and after it for each what it sees
@@ -202,4 +243,18 @@ void FB_KERNEL(unit_values)(const unit *u, const block *b, int64_t first, const 
             weigh_run(b, n ? NULL : b->next, nq, seen[i], d->scores + n * FB_ATTN_BLOCK,
                       d->sum + n * d->stride, d->stride);
     }
+}
+
+/* Two blocks at once: twice as many chains of sums, none of which waits for another. */
+FB_INLINE void weigh_pair(fb_dtype t, const bool split, const weighing *w) {
+    int64_t i = 0;
+    for (; i + 4 * VW <= w->b->width; i += 4 * VW) weigh_part(t, split, 2, true, 4, w, i);
+    for (; i + 2 * VW <= w->b->width; i += 2 * VW) weigh_part(t, split, 2, true, 2, w, i);
+    for (; i < w->b->width; i += VW) weigh_part(t, split, 2, true, 1, w, i);
+}
+
+void FB_KERNEL(pair_values)(const block *b, int64_t count, const desk *d) {
+    weighing w = {b, d->scores, d->sum, d->stride, 0, count, {b[0].next, b[1].next}};
+    FB_FOR_DTYPE(b->dtype, T, if (vdot_splits(T, on_zen())) weigh_pair(T, true, &w);
+                 else weigh_pair(T, false, &w));
 }

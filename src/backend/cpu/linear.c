@@ -10,6 +10,7 @@
 typedef struct linear_work {
     tile_work tile;
     float sums[2][BLOCK_M * BLOCK_N];
+    row_stats stats[BLOCK_M]; /* of the rows of a segment's input that is normalised */
 } linear_work;
 
 _Static_assert(FB_LINEAR_GRAIN % FB_PACK_ROWS == 0, "a lane's outputs begin at a packed group");
@@ -32,27 +33,36 @@ FB_INLINE void widen(fb_dtype t, const fb_view *x, int64_t rows, int64_t k, floa
             vf_put_n(FB_F32, out + row * k, i, k, vf_get_n(t, fb_view_at(x, row, 0), i, k, 0));
 }
 
-FB_INLINE void normalise_rows(fb_dtype t, const fb_call *call, int s, int64_t k, float *out) {
-    const fb_weight *w = &call->weights[4 * s + 2], *b = &call->weights[4 * s + 3];
-    fb_op_kind norm = call->attr.segment[s].norm;
-    for (int64_t row = 0; row < call->rows; row++) {
-        const void *x = fb_view_at(&call->in[s], row, 0);
-        row_stats stats = stats_of(norm, t, x, k, call->attr.segment[s].eps);
-        normalise(norm, t, FB_F32, x, stats, w, b, out + row * k);
-    }
+/* Whether segments e and s normalise the same rows: with the same mean and scale. */
+static bool same_rows(const fb_call *call, int e, int s) {
+    const fb_segment *a = &call->attr.segment[e], *b = &call->attr.segment[s];
+    return call->in[e].data == call->in[s].data && call->weights[4 * e].cols == call->weights[4 * s].cols &&
+           a->norm == b->norm && a->eps == b->eps;
 }
 
 /* Whether an earlier segment e has prepared the same. */
 static bool same_input(const fb_call *call, int e, int s) {
-    const fb_segment *a = &call->attr.segment[e], *b = &call->attr.segment[s];
-    return call->in[e].data == call->in[s].data && call->weights[4 * e].cols == call->weights[4 * s].cols &&
-           a->norm == b->norm && a->eps == b->eps && a->dot == b->dot &&
+    return same_rows(call, e, s) && call->attr.segment[e].dot == call->attr.segment[s].dot &&
            call->weights[4 * e + 2].data == call->weights[4 * s + 2].data &&
            call->weights[4 * e + 3].data == call->weights[4 * s + 3].data;
 }
 
+/* `stats` are those of the rows of the segment before, and then of this one's. */
+FB_INLINE void normalise_rows(fb_dtype t, const fb_call *call, int s, int64_t k, row_stats *stats,
+                              float *out) {
+    const fb_weight *w = &call->weights[4 * s + 2], *b = &call->weights[4 * s + 3];
+    fb_op_kind norm = call->attr.segment[s].norm;
+    bool known = s > 0 && call->rows <= BLOCK_M && same_rows(call, s - 1, s);
+    for (int64_t row = 0; row < call->rows; row++) {
+        const void *x = fb_view_at(&call->in[s], row, 0);
+        row_stats *of = &stats[row % BLOCK_M];
+        if (!known) *of = stats_of(norm, t, x, k, call->attr.segment[s].eps);
+        normalise(norm, t, FB_F32, x, *of, w, b, out + row * k);
+    }
+}
+
 /* Float32 rows: where they are, or in `scratch`, which then moves on. */
-static input prepare_floats(const fb_call *call, int s, int64_t k, float **scratch) {
+static input prepare_floats(const fb_call *call, int s, int64_t k, row_stats *stats, float **scratch) {
     const fb_view *x = &call->in[s];
     fb_op_kind norm = call->attr.segment[s].norm;
     if (norm == FB_OP_COUNT && x->dtype == FB_F32) return (input){x->data, NULL, x->row_stride};
@@ -61,13 +71,13 @@ static input prepare_floats(const fb_call *call, int s, int64_t k, float **scrat
     if (norm == FB_OP_COUNT)
         FB_FOR_DTYPE(x->dtype, T, widen(T, x, call->rows, k, out));
     else
-        FB_FOR_DTYPE(x->dtype, T, normalise_rows(T, call, s, k, out));
+        FB_FOR_DTYPE(x->dtype, T, normalise_rows(T, call, s, k, stats, out));
     return (input){out, NULL, k};
 }
 
 /* Each lane prepares the whole input for itself: K elements a row, against K times its share of N
  * multiply-adds, and no barrier. */
-static input prepare(const fb_call *call, int s, const input *earlier, float **scratch) {
+static input prepare(const fb_call *call, int s, const input *earlier, row_stats *stats, float **scratch) {
     int64_t k = call->weights[4 * s].cols;
     fb_dot dot = call->attr.segment[s].dot;
     for (int e = 0; e < s; e++)
@@ -76,11 +86,11 @@ static input prepare(const fb_call *call, int s, const input *earlier, float **s
         const fb_view *x = &call->in[s];
         return (input){NULL, x->data, x->row_stride / fb_q8_floats(32)};
     }
-    if (dot == FB_DOT_FLOAT) return prepare_floats(call, s, k, scratch);
+    if (dot == FB_DOT_FLOAT) return prepare_floats(call, s, k, stats, scratch);
     fb_q8 *out = (fb_q8 *)(void *)*scratch;
     *scratch += call->rows * fb_q8_floats(k);
     float *rest = *scratch; /* the floats are not needed after this */
-    input floats = prepare_floats(call, s, k, &rest);
+    input floats = prepare_floats(call, s, k, stats, &rest);
     for (int64_t row = 0; row < call->rows; row++)
         quantize_row(floats.x + row * floats.ld, k, out + row * (k / 32));
     return (input){NULL, out, k / 32};
@@ -258,7 +268,7 @@ static void run_group(const fb_call *call, const fb_lane *lane) {
     while (own < ranges && begin[own] >= end[own]) own++;
     if (own == ranges) return;
     fetch_first(first[own], &call->weights[4 * own]);
-    for (int s = 0; s < segments; s++) in[s] = prepare(call, s, in, &scratch);
+    for (int s = 0; s < segments; s++) in[s] = prepare(call, s, in, work->stats, &scratch);
     for (int s = 0; s < ranges; s++) run_outputs(call, s, in, begin[s], end[s], first[s + 1], work);
 }
 
@@ -291,6 +301,18 @@ FB_INLINE bool round_scores(fb_dtype t, float *scores, int64_t n, float best) {
     return nan || vf_max_of(most) > best;
 }
 
+/* Whether one of n scores, of columns `first` …, is better than `best` (value, column), which it becomes
+ * then. */
+static void look(fb_dtype act, float *scores, int64_t n, int64_t first, float *best) {
+    bool better = false;
+    FB_FOR_DTYPE(act, T, better = round_scores(T, scores, n, best[0]));
+    for (int64_t i = 0; better && i < n; i++)
+        if (scores[i] > best[0] || (scores[i] != scores[i] && best[0] == best[0])) {
+            best[0] = scores[i];
+            best[1] = (float)(first + i);
+        }
+}
+
 /* Each lane's best output (a NaN, if there is one), as [2] floats (value, column) at lane's place of the
  * output row; the reader takes the best of them, the first among equals. A column is exact in float32 up to
  * 2^24, which the vocabulary may not exceed. */
@@ -299,24 +321,20 @@ void FB_KERNEL(head_argmax)(const fb_call *call, const fb_lane *lane) {
     fb_call plain = as_group(call);
     linear_work *work = (linear_work *)(void *)lane->scratch;
     float *scratch = lane->scratch + FB_LINEAR_WORK, *sums = work->sums[0];
-    int64_t begin, end;
+    int64_t most = block_outputs(&plain), begin, end;
     fb_lane_share(lane, w->rows, FB_LINEAR_GRAIN, &begin, &end);
-    input in = prepare(&plain, 0, NULL, &scratch);
+    fetch_first(weights_at(&plain, 0, begin), w);
+    input in = prepare(&plain, 0, NULL, work->stats, &scratch);
     for (int64_t row = 0; row < call->rows; row++) {
         float *best = (float *)fb_view_at(&call->out[0], row, 0) + 2 * lane->index;
         best[0] = -INFINITY;
         best[1] = (float)begin;
-        for (int64_t n = begin; n < end; n += BLOCK_N) {
-            block b = {row, 1, n, end - n < BLOCK_N ? end - n : BLOCK_N};
-            const uint8_t *next = n + BLOCK_N < end ? weights_at(&plain, 0, n + BLOCK_N) : NULL;
+        for (int64_t n = begin; n < end; n += most) {
+            block b = {row, 1, n, end - n < most ? end - n : most};
+            const uint8_t *next = n + most < end ? weights_at(&plain, 0, n + most) : NULL;
             sums_of(&plain, 0, &in, &b, next, &work->tile, sums);
-            bool better = false;
-            FB_FOR_DTYPE(call->act, T, better = round_scores(T, sums, b.ns, best[0]));
-            for (int64_t i = 0; better && i < b.ns; i++)
-                if (sums[i] > best[0] || (sums[i] != sums[i] && best[0] == best[0])) {
-                    best[0] = sums[i];
-                    best[1] = (float)(n + i);
-                }
+            for (int64_t i = 0; i < b.ns; i += BLOCK_N)
+                look(call->act, sums + i, b.ns - i < BLOCK_N ? b.ns - i : BLOCK_N, n + i, best);
         }
     }
 }

@@ -20,25 +20,17 @@ void FB_KERNEL(rope_angles)(const fb_call *call, const fb_lane *lane) {
     }
 }
 
-/* Pairs of a head's first 2 * half elements. A short rest is done one by one: the same products and sums, so
- * the same bits. */
+/* Pairs of a head's first 2 * half elements; the others are copied. */
 FB_INLINE void rotate(fb_dtype t, const void *x, void *y, const float *angles, int64_t half, int64_t width) {
     const void *x2 = vf_address(t, x, half);
     void *y2 = (void *)(uintptr_t)vf_address(t, y, half);
-    int64_t i = 0;
-    for (; i + VW <= half; i += VW) {
-        vf a = vf_get(t, x, i), b = vf_get(t, x2, i), c = vf_load_f32(angles + i),
-           s = vf_load_f32(angles + half + i);
-        vf_put(t, y, i, a * c - b * s);
-        vf_put(t, y2, i, b * c + a * s);
+    for (int64_t i = 0; i < half; i += VW) {
+        vf a = vf_get_n(t, x, i, half, 0), b = vf_get_n(t, x2, i, half, 0);
+        vf c = vf_get_n(FB_F32, angles, i, half, 0), s = vf_get_n(FB_F32, angles + half, i, half, 0);
+        vf_put_n(t, y, i, half, a * c - b * s);
+        vf_put_n(t, y2, i, half, b * c + a * s);
     }
-    for (; i < half; i++) {
-        float a = fb_get(t, x, i), b = fb_get(t, x2, i), c = angles[i], s = angles[half + i];
-        fb_put(t, y, i, a * c - b * s);
-        fb_put(t, y2, i, b * c + a * s);
-    }
-    memcpy((void *)(uintptr_t)vf_address(t, y, 2 * half), vf_address(t, x, 2 * half),
-           (size_t)((width - 2 * half) * (t == FB_F32 ? 4 : 2)));
+    for (int64_t i = 2 * half; i < width; i += VW) vf_put_n(t, y, i, width, vf_get_n(t, x, i, width, 0));
 }
 
 void FB_KERNEL(rope)(const fb_call *call, const fb_lane *lane) {
