@@ -70,6 +70,7 @@ typedef struct fb_backend {
     bool (*lists)(
         const fb_engine *engine); /* whether the layers of decode steps are one kernel; may be NULL */
     bool graphs;                  /* it can record a step and launch it as one */
+    bool screens;                 /* its head_argmax reads screens (base/screen.h) */
 } fb_backend;
 
 extern const fb_backend fb_backend_cpu;
@@ -80,7 +81,7 @@ extern const fb_backend fb_backend_cpu;
 fb_status fb_backend_find(const fb_session_options *options, const fb_backend **backend, int32_t *device,
                           fb_error *err);
 
-/* Whether sessions of these options can record steps. */
-bool fb_backend_graphs(const fb_session_options *options);
+/* What sessions of these options run on; NULL: nothing. */
+const fb_backend *fb_backend_of(const fb_session_options *options);
 
 #endif

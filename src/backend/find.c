@@ -121,10 +121,10 @@ fb_status fb_backend_find(const fb_session_options *options, const fb_backend **
     return FB_OK;
 }
 
-bool fb_backend_graphs(const fb_session_options *options) {
+const fb_backend *fb_backend_of(const fb_session_options *options) {
     const fb_backend *backend;
     int32_t device;
-    return fb_backend_find(options, &backend, &device, NULL) == FB_OK && backend->graphs;
+    return fb_backend_find(options, &backend, &device, NULL) == FB_OK ? backend : NULL;
 }
 
 fb_status fb_device_get(int32_t index, bool *found, fb_device_info *info, fb_error *err) {

@@ -10,6 +10,7 @@
  * The order is the rule by which conflicts resolve: fuses are applied from first to last, and one whose ops
  * an earlier one has taken does not apply. What swallows more comes first. */
 #define FB_FUSES(X)                                                                                          \
+    X(HEAD_SCREEN, head_screen, BIT, "LM head + argmax, of the rows that a copy in 8 bits says can win (cpu)") \
     X(HEAD_ARGMAX, head_argmax, BIT, "LM head + argmax; greedy decoding never stores the logits")            \
     X(ATTN_FLASH, attn_flash, TOL, "scores + softmax + values, without a buffer of scores")                  \
     X(ROPE_KV, rope_kv, BIT, "rope on q and k + the append to the KV cache")                                 \
@@ -59,6 +60,7 @@ typedef struct fb_plan_options {
     bool exact;     /* bit-identical variants only */
     bool greedy;    /* only the best token of a step is wanted, not the logits */
     bool float_dot; /* quantised weights are multiplied with floats: nothing is quantised in the program */
+    bool screen;    /* the backend reads screens (base/screen.h) */
     bool graph;     /* the backend can record a step */
     bool step;      /* and do its layers in one kernel, with activations and a cache of these types */
     int64_t sinks, window; /* of a cache that is a ring (fb_ring); 0: dense */

@@ -7,7 +7,7 @@
 
 /* The fuses that apply when those of the mask are on, and how often each is called in a step. */
 static uint32_t apply(const fb_model *model, uint32_t fuses, fb_plan *plan) {
-    fb_plan_options options = {.fuses = fuses, .greedy = true, .graph = true, .step = true};
+    fb_plan_options options = {.fuses = fuses, .greedy = true, .screen = true, .graph = true, .step = true};
     return fb_plan_make(&model->spec->program, &options, plan, NULL) == FB_OK ? plan->applied : 0;
 }
 
@@ -23,8 +23,8 @@ static const char *find_taker(const fb_model *model, int fuse, fb_plan *plan) {
 
 static void fill(const fb_model *model, int fuse, fb_fuse_info *info, fb_plan *plan) {
     const fb_program *plain = &model->spec->program;
-    fb_plan_options options = {.greedy = true, .graph = true, .step = true};
-    fb_plan_options sampling = {.graph = true, .step = true};
+    fb_plan_options options = {.greedy = true, .screen = true, .graph = true, .step = true};
+    fb_plan_options sampling = {.screen = true, .graph = true, .step = true};
     info->why_not = fb_fuse_why_not(plain, (fb_fuse_id)fuse, &options);
     if (info->why_not) return;
     info->greedy = fb_fuse_why_not(plain, (fb_fuse_id)fuse, &sampling) != NULL;
@@ -44,7 +44,9 @@ bool fb_model_fuse(const fb_model *model, int index, fb_fuse_info *info) {
     if (!info->bit) info->bound = FB_FUSE_TOLERANCE_TEXT "; bit with --exact";
     if (index == FB_FUSE_STEP)
         info->bound = "attn_flash is in it, and differs; otherwise the bits of all,-step; not with --exact";
-    info->backends = index == FB_FUSE_GRAPH || index == FB_FUSE_STEP ? "cuda" : "cpu, cuda";
+    info->backends = index == FB_FUSE_GRAPH || index == FB_FUSE_STEP ? "cuda"
+                     : index == FB_FUSE_HEAD_SCREEN                  ? "cpu"
+                                                                     : "cpu, cuda";
     fb_plan *plan = malloc(sizeof *plan);
     if (plan)
         fill(model, index, info, plan);

@@ -208,10 +208,17 @@ bool fb_condition_greedy(const fb_match *m) {
     return m->options->greedy && fb_match_op(m, 0)->out[0] == m->program->logits;
 }
 
-bool fb_rewrite_head_argmax(const fb_match *m) {
+bool fb_condition_screen(const fb_match *m) {
+    const fb_op *head = fb_match_op(m, 0);
+    return fb_condition_greedy(m) && m->options->screen && head->attr.segment[0].dot == FB_DOT_FLOAT &&
+           m->program->slots[head->weights[0]].screened;
+}
+
+static bool rewrite_head(const fb_match *m, fb_fuse_id fuse) {
     fb_program *p = m->program;
     const fb_op *head = fb_match_op(m, 0);
-    fb_op op = fb_match_new(FB_OP_HEAD_ARGMAX, FB_FUSE_HEAD_ARGMAX);
+    fb_op op = fb_match_new(FB_OP_HEAD_ARGMAX, fuse);
+    op.attr.screen = fuse == FB_FUSE_HEAD_SCREEN;
     if (head->weights[1] != FB_NONE) return false;
     op.in[0] = head->in[0];
     op.weights[0] = head->weights[0];
@@ -224,3 +231,7 @@ bool fb_rewrite_head_argmax(const fb_match *m) {
     p->logits = FB_NONE;
     return fb_match_replace(m, &op, 1);
 }
+
+bool fb_rewrite_head_argmax(const fb_match *m) { return rewrite_head(m, FB_FUSE_HEAD_ARGMAX); }
+
+bool fb_rewrite_head_screen(const fb_match *m) { return rewrite_head(m, FB_FUSE_HEAD_SCREEN); }

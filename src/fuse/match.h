@@ -72,6 +72,7 @@ bool fb_section_sort(fb_program *program, fb_section section);
 
 /* Rewrites, by family. */
 bool fb_rewrite_head_argmax(const fb_match *match);
+bool fb_rewrite_head_screen(const fb_match *match);
 bool fb_rewrite_attention(const fb_match *match);
 bool fb_rewrite_rope_kv(const fb_match *match);
 bool fb_condition_rope_kv(const fb_match *match);
@@ -86,6 +87,7 @@ bool fb_condition_qkv(const fb_match *match);
 bool fb_condition_qkv_up(const fb_match *match);
 bool fb_condition_same_input(const fb_match *match);
 bool fb_condition_greedy(const fb_match *match);
+bool fb_condition_screen(const fb_match *match);
 bool fb_condition_norm_linear(const fb_match *match);
 bool fb_rewrite_norm_linear(const fb_match *match);
 bool fb_rewrite_add3(const fb_match *match);

@@ -131,6 +131,7 @@ bool fb_fuse_after_quant_gemm(const fb_program *plain, fb_fuse_id fuse, const fb
 
 const char *fb_fuse_why_not(const fb_program *plain, fb_fuse_id fuse, const fb_plan_options *options) {
     if (applies(plain, fuse, only(options, fb_fuse_company(fuse)))) return NULL;
+    if (fuse == FB_FUSE_HEAD_SCREEN && !options->screen) return "only on the cpu backend";
     if (fuse == FB_FUSE_GRAPH || (fuse == FB_FUSE_STEP && !options->graph)) return "only on the cuda backend";
     if (fuse == FB_FUSE_STEP)
         return options->step ? "its kernel has not all of a layer's ops" : "only of 16 bits, the cache too";

@@ -18,6 +18,10 @@ const char *fb_fuse_name(int fuse) { return fb_fuse_table[fuse].name; }
 /* A row is three lines: the nodes, the edges {reader, its input, writer, sole}, the functions and words. */
 /* clang-format off */
 const fb_pattern fb_pattern_table[] = {
+    {FB_FUSE_HEAD_SCREEN, FB_EPILOGUE, 1, {K(LINEAR)},
+     {{0}},
+     fb_condition_screen, fb_rewrite_head_screen, "the logits are wanted, or a head that has no copy in 8 bits"},
+
     {FB_FUSE_HEAD_ARGMAX, FB_EPILOGUE, 1, {K(LINEAR)},
      {{0}},
      fb_condition_greedy, fb_rewrite_head_argmax, "the logits are wanted (sampling, or a step that shows them)"},

@@ -150,6 +150,7 @@ fb_status fb_model_open(const char *path, fb_model **out, fb_error *err) {
         fb_model_free(m);
         return status;
     }
+    fb_model_screen(m);
     const fb_program *p = &m->spec->program;
     m->info.architecture = m->spec->architecture;
     m->info.layers = p->layers;
@@ -167,6 +168,7 @@ void fb_model_free(fb_model *m) {
     for (int64_t i = 0; m->repacked && i < total; i++) free(m->repacked[i]);
     free(m->repacked);
     free(m->packed);
+    free(m->screen);
     free(m->weights);
     fb_tokenizer_free(m->tokenizer);
     if (m->gguf)

@@ -85,7 +85,7 @@ static fb_status measure_dispatch(fb_machine *m, fb_error *err) {
     if (status == FB_OK) {
         idle_program(p);
         for (int i = 0; i < IDLE_LAYERS; i++)
-            weights[i] = (fb_weight){table, FB_F32, IDLE_WIDTH, IDLE_WIDTH, false};
+            weights[i] = (fb_weight){table, FB_F32, IDLE_WIDTH, IDLE_WIDTH, false, NULL};
         status = time_engine(&(fb_bound){p, weights}, m, &seconds, err);
     }
     free(p);
@@ -219,7 +219,7 @@ static void probe_call(const probe *p, const probe_size *s, fb_dtype act, float 
     if (soft || p->kind == FB_OP_ATTN_SCORES) call->out[0].width = call->out[0].row_stride = context;
     bool pack = fb_pack_has(p->weight);
     call->weights[0] =
-        (fb_weight){buffer[PROBE_WEIGHT], p->weight, linear ? s->outputs : 1, s->heads * s->width, pack};
+        (fb_weight){buffer[PROBE_WEIGHT], p->weight, linear ? s->outputs : 1, s->heads * s->width, pack, NULL};
     if (pack) call->attr.segment[0].dot = FB_DOT_GIVEN;
     if (pack) call->in[0].row_stride = fb_q8_floats(s->width);
     if (pack) call->in[0].data = buffer[PROBE_Q8];

@@ -108,11 +108,11 @@ static void make_program(const trial *t, fb_program *p) {
 static void fill_weights(const trial *t, uint8_t *zeros, fb_weight *weights) {
     fb_dtype dtype = t->work == WORK_GIVEN || t->work == WORK_QUANTISE ? FB_Q8_0 : FB_F16;
     for (int64_t layer = 0; layer < t->layers; layer++) {
-        weights[SLOT_TABLE * t->layers + layer] = (fb_weight){zeros, FB_F16, t->vocab, t->k, false};
+        weights[SLOT_TABLE * t->layers + layer] = (fb_weight){zeros, FB_F16, t->vocab, t->k, false, NULL};
         weights[SLOT_LAYER * t->layers + layer] =
-            (fb_weight){zeros + (t->own ? layer * APART : 0), dtype, t->n, t->k, false};
-        weights[SLOT_NORM * t->layers + layer] = (fb_weight){zeros, FB_F16, 1, t->k, false};
-        weights[SLOT_HEAD * t->layers + layer] = (fb_weight){zeros, FB_F16, t->vocab, t->k, false};
+            (fb_weight){zeros + (t->own ? layer * APART : 0), dtype, t->n, t->k, false, NULL};
+        weights[SLOT_NORM * t->layers + layer] = (fb_weight){zeros, FB_F16, 1, t->k, false, NULL};
+        weights[SLOT_HEAD * t->layers + layer] = (fb_weight){zeros, FB_F16, t->vocab, t->k, false, NULL};
     }
 }
 

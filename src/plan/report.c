@@ -57,6 +57,7 @@ static fb_status prepare(making *m, fb_error *err) {
     m->options.exact = o->exact;
     m->options.greedy = true;
     m->options.float_dot = fb_float_dot(o);
+    m->options.screen = backend->screens;
     m->options.graph = backend->graphs;
     m->options.step = backend->graphs && fb_step_types(o->act, kv);
     if (automatic)

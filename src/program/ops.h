@@ -102,6 +102,7 @@ typedef struct fb_op_attr {
     int32_t rotary;                      /* rope, rope_angles: elements of a head that rotate; even */
     const double *frequencies;           /* rope_angles: [rotary / 2]; belongs to the program */
     int64_t limit;                       /* rope_angles: positions beyond this count as this; 0: none */
+    bool screen;                         /* head_argmax: by the weight's screen */
 } fb_op_attr;
 
 #ifdef __cplusplus

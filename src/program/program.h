@@ -36,6 +36,7 @@ typedef struct fb_slot {
     bool per_layer;
     bool vector;     /* the tensor has one dimension */
     bool transposed; /* the file has [cols, rows] */
+    bool screened;   /* the weight has a screen (base/screen.h) */
 } fb_slot;
 
 typedef struct fb_op {

@@ -90,6 +90,7 @@ static fb_status make_plan(fb_session *s, fb_error *err) {
     fb_plan_options options = {.exact = o->exact,
                                .greedy = o->greedy && !o->all_logits && !o->on_hidden,
                                .float_dot = fb_float_dot(o),
+                               .screen = s->backend->screens,
                                .graph = s->backend->graphs,
                                .step = s->backend->graphs && fb_step_types(o->act, s->kv),
                                .sinks = s->ring.sinks,

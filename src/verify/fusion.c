@@ -213,8 +213,11 @@ static fb_status prove_each(proof *p, uint32_t fuses, bool named, fb_error *err)
     for (int f = 0; f < FB_FUSE_COUNT; f++) {
         if (!(fuses & FB_FUSE_BIT(f))) continue;
         const fb_program *plain = &p->model->spec->program;
-        fb_plan_options alone = {
-            .greedy = true, .float_dot = fb_float_dot(p->options), .graph = fb_backend_graphs(p->options)};
+        const fb_backend *backend = fb_backend_of(p->options);
+        fb_plan_options alone = {.greedy = true,
+                                 .float_dot = fb_float_dot(p->options),
+                                 .screen = backend && backend->screens,
+                                 .graph = backend && backend->graphs};
         alone.exact = p->options->exact;
         alone.step = alone.graph && fb_step_types(p->options->act, p->kv);
         if (p->options->cache != FB_CACHE_DENSE) {

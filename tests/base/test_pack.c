@@ -30,7 +30,8 @@ static void check(fbt_random *random, fb_dtype dtype, int64_t rows, int64_t cols
         fb_unpack_row(dtype, packed.data, cols, r, back);
         assert_memory_equal(back, data + r * row_bytes, (size_t)row_bytes);
     }
-    fb_weight plain = {data, dtype, rows, cols, false}, interleaved = {packed.data, dtype, rows, cols, true};
+    fb_weight plain = {data, dtype, rows, cols, false, NULL},
+              interleaved = {packed.data, dtype, rows, cols, true, NULL};
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t c = 0; c < cols; c++)
             assert_true(fb_weight_get(&interleaved, r, c) == fb_weight_get(&plain, r, c));

@@ -41,7 +41,7 @@ static int64_t retype(fb_model *m, fb_dtype wanted, spread how, fbt_random *rand
         void *data = copies[copied++] = malloc((size_t)fb_dtype_bytes(dtype, w->rows * w->cols));
         assert_non_null(data);
         fbt_random_blocks(random, dtype, w->rows * w->cols, 0.08, data);
-        *w = (fb_weight){data, dtype, w->rows, w->cols, false};
+        *w = (fb_weight){data, dtype, w->rows, w->cols, false, NULL};
         changed++;
     }
     return changed;

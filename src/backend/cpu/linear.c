@@ -4,6 +4,7 @@
  * What is fused in rounds to the activation dtype wherever the plain ops would have stored, and quantises as
  * the plain quantize op would have. */
 #include "backend/cpu/norm.h"
+#include "backend/cpu/screen.h"
 #include "backend/cpu/tile.h"
 
 /* A lane's memory for one call; the inputs that it prepares follow. */
@@ -313,6 +314,63 @@ static void look(fb_dtype act, float *scores, int64_t n, int64_t first, float *b
         }
 }
 
+/* The lane's part of one row's head_argmax. */
+typedef struct head {
+    const fb_call *call; /* a linear */
+    const input *in;
+    fb_dtype act;
+    int64_t row, begin, end;
+    linear_work *work;
+    float *best; /* value, column */
+} head;
+
+static void start_best(const head *h) {
+    h->best[0] = -INFINITY;
+    h->best[1] = (float)h->begin;
+}
+
+/* Outputs from n on, in full. */
+static void look_at(const head *h, int64_t n, int64_t ns, const uint8_t *next, float *sums) {
+    block b = {h->row, 1, n, ns};
+    sums_of(h->call, 0, h->in, &b, next, &h->work->tile, sums);
+    for (int64_t i = 0; i < ns; i += BLOCK_N)
+        look(h->act, sums + i, ns - i < BLOCK_N ? ns - i : BLOCK_N, n + i, h->best);
+}
+
+static void find_best(const head *h) {
+    int64_t most = block_outputs(h->call);
+    start_best(h);
+    for (int64_t n = h->begin; n < h->end; n += most) {
+        const uint8_t *next = n + most < h->end ? weights_at(h->call, 0, n + most) : NULL;
+        look_at(h, n, h->end - n < most ? h->end - n : most, next, h->work->sums[0]);
+    }
+}
+
+/* The same by the screen. False: it cannot tell. */
+static bool find_screened(const head *h) {
+    const fb_weight *w = &h->call->weights[0];
+    const fb_screen *s = w->screen;
+    const int64_t most = BLOCK_M * BLOCK_N, blocks = w->cols / 32;
+    float *sums = h->work->sums[0];
+    screened x = screen_of(s, h->in->x + h->row * h->in->ld, w->cols, (fb_q8 *)(void *)h->work->tile.panel);
+    start_best(h);
+    for (int64_t n = h->begin; n < h->end; n += most) {
+        int64_t ns = h->end - n < most ? h->end - n : most, group = n / FB_PACK_ROWS;
+        packed_sums(FB_Q8_0, (const uint8_t *)s->copy.data + group * blocks * packed_block(FB_Q8_0), x.q,
+                    blocks, blocks, 1, (ns + FB_PACK_ROWS - 1) / FB_PACK_ROWS, sums, BLOCK_N);
+        float limit = screen_limit(s, x, n, ns, sums, h->best[0], h->act);
+        if (limit != limit) return false;
+        for (int64_t i = 0; i < ns; i += VW) {
+            vf high = vf_get_n(FB_F32, sums, i, ns, -INFINITY) +
+                      x.bound * vf_get_n(FB_F32, s->norm + n, i, ns, 0);
+            if (!vf_reaches(high, limit)) continue;
+            for (int64_t j = i; j < i + VW && j < ns; j++)
+                if (high[j - i] >= limit) look_at(h, n + j, 1, NULL, h->work->sums[1]);
+        }
+    }
+    return true;
+}
+
 /* Each lane's best output (a NaN, if there is one), as [2] floats (value, column) at lane's place of the
  * output row; the reader takes the best of them, the first among equals. A column is exact in float32 up to
  * 2^24, which the vocabulary may not exceed. */
@@ -320,21 +378,15 @@ void FB_KERNEL(head_argmax)(const fb_call *call, const fb_lane *lane) {
     const fb_weight *w = &call->weights[0];
     fb_call plain = as_group(call);
     linear_work *work = (linear_work *)(void *)lane->scratch;
-    float *scratch = lane->scratch + FB_LINEAR_WORK, *sums = work->sums[0];
-    int64_t most = block_outputs(&plain), begin, end;
-    fb_lane_share(lane, w->rows, FB_LINEAR_GRAIN, &begin, &end);
-    fetch_first(weights_at(&plain, 0, begin), w);
+    float *scratch = lane->scratch + FB_LINEAR_WORK;
+    head h = {.call = &plain, .act = call->act, .work = work};
+    fb_lane_share(lane, w->rows, FB_LINEAR_GRAIN, &h.begin, &h.end);
+    bool screen = call->attr.screen && w->screen;
+    if (!screen) fetch_first(weights_at(&plain, 0, h.begin), w);
     input in = prepare(&plain, 0, NULL, work->stats, &scratch);
-    for (int64_t row = 0; row < call->rows; row++) {
-        float *best = (float *)fb_view_at(&call->out[0], row, 0) + 2 * lane->index;
-        best[0] = -INFINITY;
-        best[1] = (float)begin;
-        for (int64_t n = begin; n < end; n += most) {
-            block b = {row, 1, n, end - n < most ? end - n : most};
-            const uint8_t *next = n + most < end ? weights_at(&plain, 0, n + most) : NULL;
-            sums_of(&plain, 0, &in, &b, next, &work->tile, sums);
-            for (int64_t i = 0; i < b.ns; i += BLOCK_N)
-                look(call->act, sums + i, b.ns - i < BLOCK_N ? b.ns - i : BLOCK_N, n + i, best);
-        }
+    h.in = &in;
+    for (; h.row < call->rows; h.row++) {
+        h.best = (float *)fb_view_at(&call->out[0], h.row, 0) + 2 * lane->index;
+        if (!screen || !find_screened(&h)) find_best(&h);
     }
 }

@@ -61,6 +61,7 @@ FB_INLINE vi vf_to_int(vf x) { return (vi)_mm512_cvtps_epi32(x); }
 FB_INLINE vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 FB_INLINE vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
 FB_INLINE bool vf_has_nan(vf x) { return _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q) != 0; }
+FB_INLINE bool vf_reaches(vf x, float y) { return _mm512_cmp_ps_mask(x, vf_set1(y), _CMP_GE_OQ) != 0; }
 
 #elif defined FB_ISA_avx2
 
@@ -74,6 +75,10 @@ FB_INLINE vi vf_to_int(vf x) { return (vi)_mm256_cvtps_epi32(x); }
 FB_INLINE vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
 FB_INLINE vf vf_min(vf a, vf b) { return _mm256_min_ps(a, b); }
 FB_INLINE bool vf_has_nan(vf x) { return _mm256_movemask_ps(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)) != 0; }
+/* Whether some element is not less than y. */
+FB_INLINE bool vf_reaches(vf x, float y) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(x, vf_set1(y), _CMP_GE_OQ)) != 0;
+}
 
 #else
 
@@ -96,6 +101,7 @@ FB_INLINE vi vf_to_int(vf x) { return __builtin_convertvector(x, vi); }
 FB_INLINE vf vf_max(vf a, vf b) { return vf_select(a > b, a, b); }
 FB_INLINE vf vf_min(vf a, vf b) { return vf_select(a < b, a, b); }
 FB_INLINE bool vf_has_nan(vf x) { return x[0] != x[0] || x[1] != x[1] || x[2] != x[2] || x[3] != x[3]; }
+FB_INLINE bool vf_reaches(vf x, float y) { return x[0] >= y || x[1] >= y || x[2] >= y || x[3] >= y; }
 
 #endif
 

@@ -46,11 +46,11 @@ static inline fb_weight weight(fb_dtype t, int64_t rows, int64_t cols, double me
     void *data = take(fb_dtype_bytes(t, rows * cols));
     if (!fb_dtype_is_float(t)) {
         fbt_random_blocks(&random_numbers, t, rows * cols, 0.4, data);
-        return (fb_weight){data, t, rows, cols, false};
+        return (fb_weight){data, t, rows, cols, false, NULL};
     }
     for (int64_t i = 0; i < rows * cols; i++)
         fb_dtype_set(t, data, i, mean + 0.4 * fbt_random_normal(&random_numbers));
-    return (fb_weight){data, t, rows, cols, false};
+    return (fb_weight){data, t, rows, cols, false, NULL};
 }
 
 static inline fb_weight packed(fb_weight w) {

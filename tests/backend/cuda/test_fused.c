@@ -57,7 +57,7 @@ static fb_weight weight(fb_dtype t, int64_t n, int64_t k, double mean) {
     if (!fb_dtype_is_float(t)) fbt_random_blocks(&random_numbers, t, n * k, 0.4, data);
     for (int64_t i = 0; fb_dtype_is_float(t) && i < n * k; i++)
         fb_dtype_set(t, data, i, mean + 0.4 * fbt_random_normal(&random_numbers));
-    return (fb_weight){data, t, n, k, false};
+    return (fb_weight){data, t, n, k, false, NULL};
 }
 
 static void poison(const fb_view *v) {

@@ -1,0 +1,61 @@
+/* The best row of a head by its screen (base/screen.h): products with the copy in 8 bits, and in full only
+ * the rows whose bounds reach the best one's. Those are summed as without a screen, so that the answer has
+ * the same bits. */
+#ifndef FB_BACKEND_CPU_SCREEN_H
+#define FB_BACKEND_CPU_SCREEN_H
+
+#include "backend/cpu/packed.h"
+#include "base/screen.h"
+
+/* Scores from which on two float16 could both be infinite, and then the first of them wins: left to those who
+ * read all rows. */
+#define SCREEN_LARGEST 3e4f
+
+/* An x as screens see it: quantised, and the number of which a row's norm, times it, bounds how far the
+ * product of both copies can be from the sum that is stored. */
+typedef struct screened {
+    const fb_q8 *q;
+    float bound;
+} screened;
+
+/* |x| and |x - q|. */
+FB_INLINE void screen_norms(const float *x, int64_t k, const fb_q8 *q, float *norm, float *error) {
+    typedef int8_t bytes __attribute__((vector_size(VW)));
+    vf squares = vf_set1(0), differences = vf_set1(0);
+    for (int64_t b = 0; b < k / 32; b++)
+        for (int i = 0; i < 32; i += VW) {
+            bytes raw;
+            memcpy(&raw, q[b].q + i, sizeof raw);
+            vf v = vf_load_f32(x + 32 * b + i), d = v - __builtin_convertvector(raw, vf) * q[b].scale;
+            squares += v * v;
+            differences += d * d;
+        }
+    *norm = sqrtf(vf_sum(squares));
+    *error = sqrtf(vf_sum(differences));
+}
+
+/* Sums of k products round k times at most, here and there, and so do the norms: 2^-24 each of what |x| and
+ * the row's norm multiply to, of which this is several times as much. */
+FB_INLINE screened screen_of(const fb_screen *s, const float *x, int64_t k, fb_q8 *room) {
+    float norm, error, rounding = (float)(k + 64) * 0x1p-22f;
+    quantize_row(x, k, room);
+    screen_norms(x, k, room, &norm, &error);
+    return (screened){room, 1.01f * (s->error * norm + error) + rounding * norm};
+}
+
+/* What a row's product must reach, at least, for the row to be the best of those from n on; NaN: nothing is
+ * known. `sums` are the copies' products, `best` is what earlier rows reached. */
+FB_INLINE float screen_limit(const fb_screen *s, screened x, int64_t n, int64_t ns, const float *sums,
+                             float best, fb_dtype act) {
+    vf floor = vf_set1(best);
+    for (int64_t i = 0; i < ns; i += VW)
+        floor = vf_max(floor, vf_get_n(FB_F32, sums, i, ns, -INFINITY) -
+                                  x.bound * vf_get_n(FB_F32, s->norm + n, i, ns, 0));
+    float least = vf_max_of(floor), size = fabsf(least);
+    if (!(size < SCREEN_LARGEST)) return NAN;
+    /* Sums that differ may be stored as equals, and then the first of them is the best: two that are further
+     * apart than bfloat16 numbers cannot be. */
+    return act == FB_F32 ? least : least - (0x1p-6f * size + 0x1p-20f);
+}
+
+#endif
