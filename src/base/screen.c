@@ -12,8 +12,9 @@
  * that the bound holds for it, too. Rows of normally distributed weights have 0.0055. */
 #define LEAST_ERROR   0x1p-12
 #define LARGEST_ERROR 0x1p-6
-/* Norms from which on a bound could overflow. */
+/* Norms from which on a bound could overflow; and what is added to each, because squares of less underflow. */
 #define TOO_LARGE 1e18
+#define TINY      1e-12
 
 bool fb_screen_fits(const fb_weight *w) {
     return fb_dtype_is_float(w->dtype) && w->cols > 0 && w->cols % 32 == 0;
@@ -71,7 +72,7 @@ bool fb_screen_fill(const fb_weight *w, void *memory, float *row, fb_screen *s) 
         if (error <= LARGEST_ERROR * norm) worst = fmax(worst, error / norm);
     }
     for (int64_t i = 0; i < w->rows; i++)
-        norms[i] = (float)(ROUNDING * fmax((double)norms[i], (double)errors[i] / worst));
+        norms[i] = (float)(ROUNDING * fmax((double)norms[i], (double)errors[i] / worst) + TINY);
     s->copy = (fb_weight){.data = data, .dtype = FB_Q8_0, .rows = w->rows, .cols = w->cols, .packed = true};
     s->norm = norms;
     s->error = (float)(ROUNDING * worst);

@@ -118,7 +118,7 @@ static inline fb_weight *toy_weights(const fb_program *p) {
             float *data = malloc((size_t)count * sizeof *data);
             assert_non_null(data);
             for (int64_t i = 0; i < count; i++) data[i] = (float)fbt_random_normal(&random) * 0.3f;
-            *w = (fb_weight){data, FB_F32, p->slots[s].rows, p->slots[s].cols, false};
+            *w = (fb_weight){data, FB_F32, p->slots[s].rows, p->slots[s].cols, false, NULL};
         }
     return weights;
 }

@@ -10,6 +10,7 @@
 /* Scores from which on two float16 could both be infinite, and then the first of them wins: left to those who
  * read all rows. */
 #define SCREEN_LARGEST 3e4f
+#define SCREEN_LEAST   1e-10f /* of |x| */
 
 /* An x as screens see it: quantised, and the number of which a row's norm, times it, bounds how far the
  * product of both copies can be from the sum that is stored. */
@@ -35,12 +36,14 @@ FB_INLINE void screen_norms(const float *x, int64_t k, const fb_q8 *q, float *no
 }
 
 /* Sums of k products round k times at most, here and there, and so do the norms: 2^-24 each of what |x| and
- * the row's norm multiply to, of which this is several times as much. */
+ * the row's norm multiply to, of which this is several times as much. Squares that underflow are little
+ * beside that, unless all of x is: then the bound is NaN. */
 FB_INLINE screened screen_of(const fb_screen *s, const float *x, int64_t k, fb_q8 *room) {
     float norm, error, rounding = (float)(k + 64) * 0x1p-22f;
     quantize_row(x, k, room);
     screen_norms(x, k, room, &norm, &error);
-    return (screened){room, 1.01f * (s->error * norm + error) + rounding * norm};
+    bool known = norm > SCREEN_LEAST;
+    return (screened){room, known ? 1.01f * (s->error * norm + error) + rounding * norm : NAN};
 }
 
 /* What a row's product must reach, at least, for the row to be the best of those from n on; NaN: nothing is

@@ -105,6 +105,15 @@ FB_INLINE bool vf_reaches(vf x, float y) { return x[0] >= y || x[1] >= y || x[2]
 
 #endif
 
+/* Where the processor is a Zen 4 (or a Zen 3, of the same family, which has no AVX-512). */
+FB_INLINE bool on_zen(void) {
+#if VW >= 8
+    return __builtin_cpu_is("amdfam19h");
+#else
+    return false;
+#endif
+}
+
 /* To the nearest bf16, ties to even, as fb_f32_to_bf16; the lower 16 bits are 0. */
 FB_INLINE vf vf_rounded_bf16(vf v) {
     vu bits = (vu)v, nearest = bits + 0x7fff + ((bits >> 16) & 1);

@@ -13,15 +13,6 @@ typedef struct vdot {
 #endif
 } vdot;
 
-/* Where the processor is a Zen 4 (or a Zen 3, of the same family, which has no AVX-512). */
-FB_INLINE bool on_zen(void) {
-#if VW >= 8
-    return __builtin_cpu_is("amdfam19h");
-#else
-    return false;
-#endif
-}
-
 /* Zen 4 widens 16 floats of 16 bits from memory and multiplies them in 1.9 cycles, two times 8 in 1.1.
  * Intel's cores lose 4% that way. */
 FB_INLINE bool vdot_splits(fb_dtype t, const bool zen) {

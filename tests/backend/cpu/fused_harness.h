@@ -59,7 +59,7 @@ static inline fb_weight packed(fb_weight w) {
     for (int64_t row = 0; row < w.rows; row++)
         fb_pack_row(w.dtype, (const uint8_t *)w.data + row * fb_dtype_bytes(w.dtype, w.cols), w.cols, row,
                     data);
-    return (fb_weight){data, w.dtype, w.rows, w.cols, true};
+    return (fb_weight){data, w.dtype, w.rows, w.cols, true, NULL};
 }
 
 /* The last lane first: a lane that needs what another one computes finds NaN. */

@@ -135,7 +135,7 @@ fb_weight rig_packed(rig *r, fb_weight w) {
     for (int64_t row = 0; row < w.rows; row++)
         fb_pack_row(w.dtype, (const uint8_t *)w.data + row * fb_dtype_bytes(w.dtype, w.cols), w.cols, row,
                     f->data);
-    return (fb_weight){f->data, w.dtype, w.rows, w.cols, true};
+    return (fb_weight){f->data, w.dtype, w.rows, w.cols, true, NULL};
 }
 
 fb_view rig_quantized(rig *r, int64_t width) {

@@ -1,4 +1,5 @@
 /* head_argmax. */
+#include "base/screen.h"
 #include "fused_harness.h"
 
 /* Equal columns, in one lane's part and in another's: the first one wins. */
@@ -112,12 +113,163 @@ static void head_argmax_nan(void **state) {
     }
 }
 
+/* ---- with a screen
+ * ----------------------------------------------------------------------------------------------------- */
+
+enum { SCREEN_K = 96, SCREEN_VOCAB = 6500 }; /* more than a lane takes at once */
+
+static const fb_screen *screen(const fb_weight *w) {
+    float row[SCREEN_K];
+    fb_screen *s = take((int64_t)sizeof *s);
+    assert_true(fb_screen_fits(w));
+    assert_true(fb_screen_fill(w, take(fb_screen_bytes(w->rows, w->cols) + 64), row, s));
+    return s;
+}
+
+/* The answers of head_argmax with the screen are those without, to the bit. */
+static void same_best(const fb_isa *isa, const char *what, fb_view x, fb_weight w, int32_t lanes) {
+    fb_view want = view(FB_F32, 1, 2 * lanes, 0), have = view(FB_F32, 1, 2 * lanes, 0);
+    fb_call call = {.in = {x}, .out = {want}, .weights = {w}, .act = x.dtype};
+    run(isa, FB_OP_HEAD_ARGMAX, call, lanes);
+    call.out[0] = have;
+    call.attr.screen = true;
+    run(isa, FB_OP_HEAD_ARGMAX, call, lanes);
+    for (int64_t row = 0; row < ROWS; row++) {
+        const float *a = fb_view_at(&have, row, 0), *b = fb_view_at(&want, row, 0);
+        if (memcmp(a, b, (size_t)(2 * lanes) * sizeof *a) != 0)
+            fail_msg("%s, %s, %s: row %lld: %.9g at %.0f, without a screen %.9g at %.0f", isa->name,
+                     fb_dtype_name(x.dtype), what, (long long)row, (double)a[0], (double)a[1], (double)b[0],
+                     (double)b[1]);
+    }
+}
+
+static void set_row(fb_weight *w, int64_t to, int64_t from, double factor, double more) {
+    for (int64_t i = 0; i < w->cols; i++)
+        fb_dtype_set(w->dtype, (void *)(uintptr_t)w->data, to * w->cols + i,
+                     factor * fb_dtype_get(w->dtype, w->data, from * w->cols + i) + (i == 0 ? more : 0));
+}
+
+/* For each row of x, `each` rows of w that are like it, every `apart`th: far above all others, and so near each
+ * other that copies in 8 bits have them in another order, and 16 bits have some of them as equals. */
+static void put_winners(fb_weight *w, const fb_view *x, int64_t each, int64_t apart) {
+    for (int64_t n = 0; n < ROWS * each; n++) {
+        const void *like = fb_view_at(x, n % ROWS, 0);
+        for (int64_t i = 0; i < w->cols; i++)
+            fb_dtype_set(w->dtype, (void *)(uintptr_t)w->data, (3 + n * apart) * w->cols + i,
+                         0.3 * fb_dtype_get(x->dtype, like, i) + 1e-3 * fbt_random_normal(&random_numbers));
+    }
+}
+
+#define FOR_SCREENS(isa, t, dtype)                                                                           \
+    FOR_KERNELS(isa, t)                                                                                      \
+    for (fb_dtype dtype = FB_F32; dtype <= FB_BF16 && t != FB_F64; dtype = (fb_dtype)(dtype + 1))
+
+/* Copies, rows that differ by less than their copies in 8 bits do, long and short rows, rows of zeros. */
+static void head_screen(void **state) {
+    (void)state;
+    FOR_SCREENS(isa, t, dtype) {
+        fb_weight w = weight(dtype, SCREEN_VOCAB, SCREEN_K, 0);
+        for (int64_t i = 7; i < SCREEN_VOCAB; i += 61) set_row(&w, i, i - 5, 1, 0);
+        for (int64_t i = 9; i < SCREEN_VOCAB; i += 61) set_row(&w, i, i - 5, 1, i % 2 ? 1e-3 : -1e-3);
+        for (int64_t i = 11; i < SCREEN_VOCAB; i += 301) set_row(&w, i, i, i % 2 ? 2 : 0.001, 0);
+        for (int64_t i = 13; i < SCREEN_VOCAB; i += 301) set_row(&w, i, i, 0, 0);
+        fb_weight near = weight(dtype, SCREEN_VOCAB, SCREEN_K, 0);
+        fb_view x = filled(t, 1, SCREEN_K, 3);
+        put_winners(&near, &x, 20, 45);
+        w.screen = screen(&w);
+        near.screen = screen(&near);
+        FOR_LANES(lanes) {
+            same_best(isa, "random", x, w, lanes);
+            same_best(isa, "near each other", x, near, lanes);
+        }
+        give_back();
+    }
+}
+
+/* In 128ths, with 127 in each block of 32, Q8_0 rounds as one would by hand: everything off the same way, as
+ * far as the bound allows. */
+static double hundredths(int64_t i, double even, double odd) {
+    return (i % 32 == 31 ? 127 : i % 2 ? odd : even) / 128;
+}
+
+/* The best row's copy is below that of the second best: because the weights were rounded, or because x was;
+ * or bfloat16 makes equals of them, and the first is the best. */
+static void head_screen_worst(void **state) {
+    (void)state;
+    enum { VOCAB = 64, BETTER = 20, OTHER = 50 };
+    FOR_SCREENS(isa, t, dtype) for (int kind = 0; kind < 3; kind++) {
+        fb_weight w = weight(dtype, VOCAB, SCREEN_K, 0);
+        fb_view x = view(t, 1, SCREEN_K, 0);
+        for (int64_t i = 0; i < VOCAB; i++) set_row(&w, i, i, 0, 0);
+        for (int64_t i = 0; i < SCREEN_K; i++) {
+            double value[3][3] = {
+                {1, hundredths(i, 10.4375, 10.4375), hundredths(i, 10.5625, 10.25)},
+                {hundredths(i, 10.4375, 10.5625), i % 2 == 0, i % 2 && i % 32 != 31 ? 1.046875 : 0},
+                {1, i == 7 ? 0.75 : 1, 1},
+            };
+            void *weights = (void *)(uintptr_t)w.data;
+            for (int64_t row = 0; row < ROWS; row++)
+                fb_dtype_set(t, x.data, row * SCREEN_K + i, value[kind][0]);
+            fb_dtype_set(dtype, weights, BETTER * SCREEN_K + i, value[kind][1]);
+            fb_dtype_set(dtype, weights, OTHER * SCREEN_K + i, value[kind][2]);
+        }
+        w.screen = screen(&w);
+        same_best(isa, kind == 0 ? "weights rounded" : kind == 1 ? "x rounded" : "equals", x, w, 1);
+        give_back();
+    }
+}
+
+/* What is out of reach is not read: it may be NaN. */
+static void head_screen_reads_little(void **state) {
+    (void)state;
+    FOR_SCREENS(isa, t, dtype) {
+        if (strcmp(isa->name, "ref") == 0) continue;
+        fb_weight w = weight(dtype, 512, SCREEN_K, 0);
+        set_row(&w, 300, 299, 0, 0);
+        fb_view x = filled(t, 1, SCREEN_K, 0), best = view(FB_F32, 1, 2, 0);
+        for (int64_t i = 0; i < SCREEN_K; i++)
+            fb_dtype_set(dtype, (void *)(uintptr_t)w.data, 300 * SCREEN_K + i, fb_dtype_get(t, x.data, i));
+        w.screen = screen(&w);
+        for (int64_t i = 0; i < 512; i++)
+            if (i != 300) set_row(&w, i, i, NAN, 0);
+        run(isa, FB_OP_HEAD_ARGMAX,
+            (fb_call){.in = {x}, .out = {best}, .weights = {w}, .act = t, .attr.screen = true, .rows = 1}, 1);
+        const float *b = best.data;
+        if (b[1] != 300 || !(b[0] > 0)) fail_msg("%s: best %.9g at %.0f", isa->name, (double)b[0], (double)b[1]);
+        give_back();
+    }
+}
+
+/* An x of zeros, of almost nothing, of too much, of NaN; scores that float16 has as infinite. */
+static void head_screen_edges(void **state) {
+    (void)state;
+    static const double factors[] = {0, 1e-30, 1e-12, 1e4, 1e30, NAN, INFINITY};
+    FOR_SCREENS(isa, t, dtype) {
+        for (size_t f = 0; f < sizeof factors / sizeof *factors; f++) {
+            fb_weight w = weight(dtype, 200, SCREEN_K, 0);
+            fb_view x = filled(t, 1, SCREEN_K, 0);
+            put_winners(&w, &x, 4, 7);
+            w.screen = screen(&w);
+            for (int64_t i = 0; i < ROWS * SCREEN_K; i++)
+                fb_dtype_set(t, x.data, i, factors[f] * fb_dtype_get(t, x.data, i));
+            char what[32];
+            snprintf(what, sizeof what, "x times %g", factors[f]);
+            same_best(isa, what, x, w, 2);
+            give_back();
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(head_argmax),
         cmocka_unit_test(head_argmax_packed),
         cmocka_unit_test(head_argmax_edges),
         cmocka_unit_test(head_argmax_nan),
+        cmocka_unit_test(head_screen),
+        cmocka_unit_test(head_screen_worst),
+        cmocka_unit_test(head_screen_reads_little),
+        cmocka_unit_test(head_screen_edges),
     };
     return cmocka_run_group_tests(tests, start, NULL);
 }
