@@ -12,7 +12,8 @@
  * that the bound holds for it, too. Rows of normally distributed weights have 0.0055. */
 #define LEAST_ERROR   0x1p-12
 #define LARGEST_ERROR 0x1p-6
-/* Norms from which on a bound could overflow; and what is added to each, because squares of less underflow. */
+/* Norms from which on a bound could overflow; and what is added to each, because squares of less underflow.
+ */
 #define TOO_LARGE 1e18
 #define TINY      1e-12
 

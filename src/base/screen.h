@@ -14,7 +14,7 @@
 #include "base/tensor.h"
 
 typedef struct fb_screen {
-    fb_weight copy; /* Q8_0, packed */
+    fb_weight copy;    /* Q8_0, packed */
     const float *norm; /* [rows] */
     float error;
 } fb_screen;

@@ -63,8 +63,11 @@ static fb_status open_side(const ops_bench *b, uint32_t fuses, side *s, fb_error
     const fb_bench_options *o = b->options;
     int32_t device;
     FB_TRY(fb_backend_find(&o->session, &s->backend, &device, err));
-    fb_plan_options plan = {
-        .fuses = fuses, .exact = o->session.exact, .greedy = true, .float_dot = fb_float_dot(&o->session)};
+    fb_plan_options plan = {.fuses = fuses,
+                            .exact = o->session.exact,
+                            .greedy = true,
+                            .float_dot = fb_float_dot(&o->session),
+                            .screen = s->backend->screens};
     fb_dtype kv;
     FB_TRY(fb_dtype_parse_kv(o->session.kv, o->session.act, &kv, err));
     fb_backend_options backend = {.threads = o->session.threads,
@@ -192,7 +195,9 @@ static fb_status run(ops_bench *b, fb_error *err) {
     if (!b->report->ops || !b->ids) return fb_fail_memory(err, "benchmark", (o->prompt + o->gen) * 4);
     fb_bench_ids(b->model, b->ids, o->prompt + o->gen);
     for (int fuse = 0; fuse < FB_FUSE_COUNT; fuse++) {
-        fb_plan_options alone = {.greedy = true, .float_dot = fb_float_dot(&o->session)};
+        const fb_backend *backend = fb_backend_of(&o->session);
+        fb_plan_options alone = {
+            .greedy = true, .float_dot = fb_float_dot(&o->session), .screen = backend && backend->screens};
         if (!fb_fuse_why_not(&b->model->spec->program, (fb_fuse_id)fuse, &alone)) {
             fb_status status = bench_fuse(b, (fb_fuse_id)fuse, err);
             close_side(&b->plain);

@@ -10,7 +10,8 @@
  * The order is the rule by which conflicts resolve: fuses are applied from first to last, and one whose ops
  * an earlier one has taken does not apply. What swallows more comes first. */
 #define FB_FUSES(X)                                                                                          \
-    X(HEAD_SCREEN, head_screen, BIT, "LM head + argmax, of the rows that a copy in 8 bits says can win (cpu)") \
+    X(HEAD_SCREEN, head_screen, BIT,                                                                         \
+      "LM head + argmax, of the rows that a copy in 8 bits says can win (cpu)")                              \
     X(HEAD_ARGMAX, head_argmax, BIT, "LM head + argmax; greedy decoding never stores the logits")            \
     X(ATTN_FLASH, attn_flash, TOL, "scores + softmax + values, without a buffer of scores")                  \
     X(ROPE_KV, rope_kv, BIT, "rope on q and k + the append to the KV cache")                                 \

@@ -24,8 +24,7 @@ void fb_model_screen(fb_model *m) {
     int32_t slot;
     const fb_program *p = &m->spec->program;
     fb_weight *head = head_of(m, &slot);
-    if (!head || !fb_screen_fits(head) ||
-        fb_dtype_bytes(head->dtype, head->rows * head->cols) > LARGEST_HEAD)
+    if (!head || !fb_screen_fits(head) || fb_dtype_bytes(head->dtype, head->rows * head->cols) > LARGEST_HEAD)
         return;
     void *memory;
     int64_t front = (sizeof(fb_screen) + 63) / 64 * 64, bytes = fb_screen_bytes(head->rows, head->cols);

@@ -218,8 +218,8 @@ static void probe_call(const probe *p, const probe_size *s, fb_dtype act, float 
     if (p->kind == FB_OP_HEAD_ARGMAX || p->kind == FB_OP_ROPE_ANGLES) call->out[0].dtype = angles;
     if (soft || p->kind == FB_OP_ATTN_SCORES) call->out[0].width = call->out[0].row_stride = context;
     bool pack = fb_pack_has(p->weight);
-    call->weights[0] =
-        (fb_weight){buffer[PROBE_WEIGHT], p->weight, linear ? s->outputs : 1, s->heads * s->width, pack, NULL};
+    call->weights[0] = (fb_weight){buffer[PROBE_WEIGHT], p->weight, linear ? s->outputs : 1,
+                                   s->heads * s->width,  pack,      NULL};
     if (pack) call->attr.segment[0].dot = FB_DOT_GIVEN;
     if (pack) call->in[0].row_stride = fb_q8_floats(s->width);
     if (pack) call->in[0].data = buffer[PROBE_Q8];

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "base/pool.h"
+#include "base/screen.h"
 
 /* What the counting functions below share. */
 typedef struct counting {
@@ -34,6 +35,12 @@ static int64_t busiest(int64_t count, int64_t grain, int32_t lanes) {
 static const fb_weight *weight(const counting *c, int k) {
     int32_t slot = c->op->weights[k];
     return slot == FB_NONE ? NULL : &c->bound->weights[slot * c->program->layers];
+}
+
+/* What is read of weight k: of a head with a screen, that. */
+static const fb_weight *read_weight(const counting *c, int k) {
+    const fb_weight *w = weight(c, k);
+    return c->op->attr.screen && w && w->screen ? &w->screen->copy : w;
 }
 
 static int64_t weight_bytes(const fb_weight *w) { return fb_dtype_bytes(w->dtype, w->rows * w->cols); }
@@ -82,7 +89,7 @@ static void count_weights(counting *c) {
         bool again = false; /* segments of a group may share a norm */
         for (int e = 0; e < k; e++) again = again || c->op->weights[e] == c->op->weights[k];
         if (!weight(c, k) || again) continue;
-        c->cost.weight_bytes += weight_bytes(weight(c, k));
+        c->cost.weight_bytes += weight_bytes(read_weight(c, k));
         c->cost.streams++;
     }
 }
@@ -201,7 +208,7 @@ static void count_products(counting *c, const fb_weight *m, double outs, fb_dot 
 
 /* `part` of the outputs of weight number w, and what happens to each before it is stored. */
 static void count_outputs(counting *c, int w, double part, const fb_segment *segment, int64_t extra) {
-    const fb_weight *m = weight(c, w);
+    const fb_weight *m = read_weight(c, w);
     double outs = (double)m->rows * part;
     count_products(c, m, outs, segment->dot);
     bool biased = c->op->kind != FB_OP_HEAD_ARGMAX && weight(c, w + 1);
@@ -214,8 +221,9 @@ static void count_outputs(counting *c, int w, double part, const fb_segment *seg
 }
 
 static void count_linear(counting *c) {
-    const fb_segment bare = {FB_OP_COUNT, FB_OP_COUNT, 0, c->op->attr.segment[0].dot};
     const fb_op_attr *attr = &c->op->attr;
+    const fb_segment bare = {FB_OP_COUNT, FB_OP_COUNT, 0,
+                             attr->screen ? FB_DOT_QUANTIZE : attr->segment[0].dot};
     bool group = c->op->kind == FB_OP_LINEAR_GROUP, combined = group && attr->combine != FB_COMBINE_NONE;
     int segments = group ? attr->segments : 1;
     int64_t total = 0;

@@ -11,7 +11,7 @@
 #include "base/pool.h"
 #include "file/json.h"
 
-#define FILE_VERSION     6
+#define FILE_VERSION     7
 #define GPU_FILE_VERSION 1
 #define FILE_LIMIT       (64 << 10)
 

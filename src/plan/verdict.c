@@ -92,10 +92,13 @@ static void give_reason(fb_plan_fuse *f, const fb_plan_report *report, const fb_
     char moved[32], whole[32], act[256];
     double total = report->plain.predicted, percent = 100 * f->saving / total,
            best = 100 * (1 - 1 / f->ceiling);
-    bool once = strcmp(f->name, "head_argmax") == 0, gpu = report->machine.gpu;
+    bool screen = strcmp(f->name, "head_screen") == 0, once = screen || strcmp(f->name, "head_argmax") == 0,
+         gpu = report->machine.gpu;
     snprintf(act, sizeof act, "%s %s of %s a %s", f->bytes_saved < 0 ? "adds" : "saves",
              show_bytes(f->bytes_saved, moved), show_bytes(report->layer_bytes, whole), "layer");
-    if (once) snprintf(act, sizeof act, "saves %s of logits a step", show_bytes(f->bytes_saved, moved));
+    if (once)
+        snprintf(act, sizeof act, "saves %s of %s a step", show_bytes(f->bytes_saved, moved),
+                 screen ? "the head and the logits" : "logits");
     if (gpu && strcmp(f->name, "graph") == 0)
         snprintf(act, sizeof act, "launches a step's %lld ops as one", (long long)launches);
     if (gpu && strcmp(f->name, "step") == 0)

@@ -197,15 +197,16 @@ static const fb_bench_op *find_op(const fb_bench_ops_report *r, const char *fuse
 
 static void ops_are_those_that_apply(void **state) {
     (void)state;
-    static const char *const neox[] = {"head_argmax", "attn_flash",  "rope_kv", "down_add", "bias_act",
-                                       "qkv_up",      "norm_linear", "add3",    "add_norm", NULL};
+    static const char *const neox[] = {"head_screen", "head_argmax", "attn_flash", "rope_kv",
+                                       "down_add",    "bias_act",    "qkv_up",     "norm_linear",
+                                       "add3",        "add_norm",    NULL};
     fb_model *model = open_model(FBT_GOLDENS "/neox-parallel");
     fb_bench_options o = small(NULL, 0);
     fb_bench_ops_report *r;
     fb_error err;
     assert_ok(fb_bench_ops(model, &o, &r, &err), &err);
     assert_true(r->agree);
-    assert_int_equal(r->count, 18);
+    assert_int_equal(r->count, 20);
     for (int i = 0; neox[i]; i++) {
         assert_non_null(find_op(r, neox[i], 1));
         assert_non_null(find_op(r, neox[i], o.prompt));

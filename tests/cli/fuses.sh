@@ -2,12 +2,13 @@
 # fusebox fuses, and --fuse on the commands that run a model.
 . tests/cli/lib.sh
 
-names="head_argmax attn_flash rope_kv quant_gemm swiglu_dual swiglu_gemm swiglu_vec down_add bias_act qkv qkv_up norm_linear add3 add_norm graph step"
+names="head_screen head_argmax attn_flash rope_kv quant_gemm swiglu_dual swiglu_gemm swiglu_vec down_add bias_act qkv qkv_up norm_linear add3 add_norm graph step"
 
 succeeds "fuses: the built-in model" fuses
-for name in $names; do matches "fuses: $name" "$work/out" "^$name +(bit|tol) +(cpu, )?cuda +(yes|no|alone)"; done
+for name in $names; do matches "fuses: $name" "$work/out" "^$name +(bit|tol) +(cpu|cuda|cpu, cuda) +(yes|no|alone)"; done
 matches "fuses: attn_flash is tol, bit with --exact" "$work/out" '^tol: attn_flash: .* bit with --exact$'
 matches "fuses: why not" "$work/out" '^qkv +bit +(cpu, )?cuda +no: q, k and v are one projection already'
+matches "fuses: the head's" "$work/out" '^head_argmax +bit +cpu, cuda +alone only: taken by head_screen'
 matches "fuses: calls" "$work/out" '^qkv_up +bit +(cpu, )?cuda +yes, 8 calls a step'
 is "fuses: the rule at the end" "$(tail -n 1 "$work/out")" \
     "applied in this order; one whose ops an earlier one has taken does not apply"
@@ -35,7 +36,7 @@ refuses "fuses: two models" 2 'too many arguments: b \(' fuses a b
 prompt="Once upon a time there was a poor woodcutter who"
 fusebox run --temp 0 -n 24 -p "$prompt" --fuse none
 cp "$work/out" "$work/plain"
-for spec in all auto all,-qkv_up add_norm,bias_act head_argmax; do
+for spec in all auto all,-qkv_up add_norm,bias_act head_argmax head_screen; do
     fusebox run --temp 0 -n 24 -p "$prompt" --fuse "$spec"
     holds "--fuse $spec: the plain text" cmp "$work/out" "$work/plain"
 done
@@ -48,7 +49,7 @@ for spec in nothing all,nothing -nothing "" all, none,all; do
 done
 
 fusebox run --temp 0 -n 9 -p "$prompt" --stats --fuse all
-matches "--stats: fuses and calls" "$work/err" '^fuses +head_argmax 9, attn_flash 72, rope_kv 72, down_add 72, bias_act 72, qkv_up 72, norm_linear 72$'
+matches "--stats: fuses and calls" "$work/err" '^fuses +head_screen 9, attn_flash 72, rope_kv 72, down_add 72, bias_act 72, qkv_up 72, norm_linear 72$'
 matches "--stats: barriers" "$work/err" '^barriers +[0-9]+ a step$'
 fusebox run --temp 0 -n 9 -p "$prompt" --stats --fuse none
 matches "--stats: no fuses" "$work/err" '^fuses +none$'

@@ -5,7 +5,7 @@ export XDG_CACHE_HOME="$work/cache" FUSEBOX_CUDA_LIBRARY=none
 
 # Which fuses pay is the planner's to say, by what it measures: here all of them.
 succeeds "profile" profile --threads 1 --prompt 16 --gen 16 --fuse all
-for row in 'embed' 'down_add' 'head_argmax' 'between ops' 'wall'; do
+for row in 'embed' 'down_add' 'head_screen' 'between ops' 'wall'; do
     matches "profile: $row" "$work/out" "^$row +"
 done
 matches "profile: fuses joined" "$work/out" '^bias_act\+qkv_up\+norm_linear +8 '
@@ -30,7 +30,7 @@ adds_up "gpt2" tests/data/golden/gpt2 --threads 1 --act f16
 
 fusebox profile --fuse none --threads 1 --prompt 8 --gen 8
 matches "plain ops" "$work/out" '^attn_scores +8 '
-is "plain ops: no fuse" "$(grep -c head_argmax "$work/out")" 0
+is "plain ops: no fuse" "$(grep -c head_ "$work/out")" 0
 
 succeeds "--json" profile --json --threads 1 --prompt 8 --gen 8
 is "--json: one line" "$(wc -l <"$work/out")" 1

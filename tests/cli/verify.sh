@@ -75,7 +75,7 @@ refuses "--fuse none" 2 'fuse: "none" \(at least one' verify $case --fuse none
 refuses "--fuse: an unknown name" 2 'fuse: "add4" .*add3' verify $case --fuse add4
 fusebox verify "$work/wrong" --json
 is "NaN weights, fuses: exit status" "$status" 1
-matches "NaN weights, fuses" "$work/out" '^\{"ok":false,"fuses":\[\{"name":"head_argmax",.*"max_abs":null'
+matches "NaN weights, fuses" "$work/out" '^\{"ok":false,"fuses":\[\{"name":"head_screen",.*"max_abs":null'
 succeeds "fuses under a golden" verify $case --golden $case/golden.safetensors --fuse all,-attn_flash
 
 refuses "a golden that is not there" 2 '.*/nothing\.safetensors: ' verify $case --golden "$work/nothing.safetensors"

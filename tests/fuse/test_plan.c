@@ -182,6 +182,9 @@ static void why_not(void **state) {
         {"neox-parallel", FB_FUSE_QKV, false, "one projection already"},
         {"neox-parallel", FB_FUSE_SWIGLU_VEC, false, "gated"},
         {"neox-parallel", FB_FUSE_HEAD_ARGMAX, true, NULL},
+        {"neox-parallel", FB_FUSE_HEAD_SCREEN, true, NULL},
+        {"neox-parallel", FB_FUSE_HEAD_SCREEN, false, "logits are wanted"},
+        {"gpt2-inner", FB_FUSE_HEAD_SCREEN, true, "no copy in 8 bits"},
         {"neox-parallel", FB_FUSE_HEAD_ARGMAX, false, "logits are wanted"},
         {"neox-serial", FB_FUSE_QKV_UP, false, "serial"},
         {"neox-serial", FB_FUSE_ADD3, false, "serial"},
@@ -194,7 +197,7 @@ static void why_not(void **state) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         fb_model *model = open_model(rows[i].model);
         const char *reason = fb_fuse_why_not(&model->spec->program, rows[i].fuse,
-                                             &(fb_plan_options){.greedy = rows[i].greedy});
+                                             &(fb_plan_options){.greedy = rows[i].greedy, .screen = true});
         if (!rows[i].words)
             assert_null(reason);
         else

@@ -6,13 +6,13 @@
 #define TILE 4
 #define SUMS (VW == 16 ? 16 : 8)
 
-/* Sums of `vectors` vectors of keys, which continue at `at` bytes from key[k], with elements of nq queries. */
+/* Sums of `vectors` vectors of keys, which continue at `at` bytes from key[k], with elements of nq queries.
+ */
 FB_INLINE void score_element(fb_dtype t, const bool split, const int nq, const int vectors, const float *q,
                              int64_t q_stride, const uint8_t *const *key, int64_t at, vdot (*sum)[8]) {
     vf x[8];
     if (nq == 1) {
-        for (int k = 0; k < vectors; k++)
-            sum[0][k] = vdot_add_scaled(t, split, sum[0][k], key[k] + at, *q);
+        for (int k = 0; k < vectors; k++) sum[0][k] = vdot_add_scaled(t, split, sum[0][k], key[k] + at, *q);
         return;
     }
     for (int k = 0; k < vectors; k++) x[k] = vf_get(t, key[k] + at, 0);
@@ -22,8 +22,8 @@ FB_INLINE void score_element(fb_dtype t, const bool split, const int nq, const i
     }
 }
 
-/* out[n][j] = scale * q[n] . key[j], for `vectors` vectors of keys from column j on. `split`: of one query, in
- * halves. The same part of `next` is fetched: keys and values take turns, and after each turn the hardware
+/* out[n][j] = scale * q[n] . key[j], for `vectors` vectors of keys from column j on. `split`: of one query,
+ * in halves. The same part of `next` is fetched: keys and values take turns, and after each turn the hardware
  * would have to find out anew what is being read. */
 FB_INLINE void score_part(fb_dtype t, const bool split, const int nq, const int vectors, const float *q,
                           int64_t q_stride, const block *b, const uint8_t *next, int64_t j, float scale,
@@ -45,8 +45,7 @@ FB_INLINE void score_part(fb_dtype t, const bool split, const int nq, const int 
         for (int e = 0; e < apart; e++)
             score_element(t, split, nq, vectors, q + i + e, q_stride, key, (i + e) * element, sum);
     }
-    for (; i < b->width; i++)
-        score_element(t, split, nq, vectors, q + i, q_stride, key, i * element, sum);
+    for (; i < b->width; i++) score_element(t, split, nq, vectors, q + i, q_stride, key, i * element, sum);
     for (int n = 0; n < nq; n++)
         for (int k = 0; k < vectors; k++)
             vf_put(FB_F32, out, n * FB_ATTN_BLOCK + j + k * VW, vdot_whole(split, sum[n][k]) * scale);

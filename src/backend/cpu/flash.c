@@ -114,8 +114,8 @@ static void attend_pair(const fb_call *call, const unit *u, const desk *first_de
 void FB_KERNEL(attn_flash)(const fb_call *call, const fb_lane *lane) {
     const fb_view *q = &call->in[0];
     desk d = desk_of(lane, q->width);
-    bool single = call->rows == 1 && q->heads == call->kv.heads && !call->kv.ring.window &&
-                  q->width % VW == 0;
+    bool single =
+        call->rows == 1 && q->heads == call->kv.heads && !call->kv.ring.window && q->width % VW == 0;
     int64_t begin, end;
     share_items(call, lane, q->heads, &begin, &end);
     while (begin < end) {

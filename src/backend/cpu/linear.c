@@ -361,8 +361,8 @@ static bool find_screened(const head *h) {
         float limit = screen_limit(s, x, n, ns, sums, h->best[0], h->act);
         if (limit != limit) return false;
         for (int64_t i = 0; i < ns; i += VW) {
-            vf high = vf_get_n(FB_F32, sums, i, ns, -INFINITY) +
-                      x.bound * vf_get_n(FB_F32, s->norm + n, i, ns, 0);
+            vf high =
+                vf_get_n(FB_F32, sums, i, ns, -INFINITY) + x.bound * vf_get_n(FB_F32, s->norm + n, i, ns, 0);
             if (!vf_reaches(high, limit)) continue;
             for (int64_t j = i; j < i + VW && j < ns; j++)
                 if (high[j - i] >= limit) look_at(h, n + j, 1, NULL, h->work->sums[1]);

@@ -149,8 +149,8 @@ static void set_row(fb_weight *w, int64_t to, int64_t from, double factor, doubl
                      factor * fb_dtype_get(w->dtype, w->data, from * w->cols + i) + (i == 0 ? more : 0));
 }
 
-/* For each row of x, `each` rows of w that are like it, every `apart`th: far above all others, and so near each
- * other that copies in 8 bits have them in another order, and 16 bits have some of them as equals. */
+/* For each row of x, `each` rows of w that are like it, every `apart`th: far above all others, and so near
+ * each other that copies in 8 bits have them in another order, and 16 bits have some of them as equals. */
 static void put_winners(fb_weight *w, const fb_view *x, int64_t each, int64_t apart) {
     for (int64_t n = 0; n < ROWS * each; n++) {
         const void *like = fb_view_at(x, n % ROWS, 0);
@@ -235,7 +235,8 @@ static void head_screen_reads_little(void **state) {
         run(isa, FB_OP_HEAD_ARGMAX,
             (fb_call){.in = {x}, .out = {best}, .weights = {w}, .act = t, .attr.screen = true, .rows = 1}, 1);
         const float *b = best.data;
-        if (b[1] != 300 || !(b[0] > 0)) fail_msg("%s: best %.9g at %.0f", isa->name, (double)b[0], (double)b[1]);
+        if (b[1] != 300 || !(b[0] > 0))
+            fail_msg("%s: best %.9g at %.0f", isa->name, (double)b[0], (double)b[1]);
         give_back();
     }
 }

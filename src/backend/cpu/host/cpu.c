@@ -279,4 +279,4 @@ static int32_t cpu_threads(const fb_engine *e) { return fb_pool_lanes(e->pool); 
 static const fb_trace *cpu_trace(const fb_engine *e) { return &e->frame.trace; }
 
 const fb_backend fb_backend_cpu = {"cpu",       cpu_open,  cpu_run, cpu_close, cpu_variant,
-                                   cpu_threads, cpu_trace, NULL,    false,   true};
+                                   cpu_threads, cpu_trace, NULL,    false,     true};

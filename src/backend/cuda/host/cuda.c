@@ -488,7 +488,7 @@ static const fb_trace *cuda_trace(const fb_engine *e) { return &e->frame.trace; 
 static bool cuda_lists(const fb_engine *e) { return e->list != NULL; }
 
 static const fb_backend backend = {"cuda",       cuda_open,  cuda_run,   cuda_close, cuda_variant,
-                                   cuda_threads, cuda_trace, cuda_lists, true,  false};
+                                   cuda_threads, cuda_trace, cuda_lists, true,       false};
 
 const fb_cuda_plugin *fb_cuda_plugin_get(void) {
     static const fb_cuda_plugin plugin = {FB_VERSION, FB_CUDA_LAYOUT, &backend, fb_gpu_count,
