@@ -24,8 +24,8 @@ typedef struct fb_weight {
     const void *data; /* NULL: absent, as a bias may be */
     fb_dtype dtype;
     int64_t rows, cols;
-    bool packed;                    /* rows interleaved as base/pack.h says; else row-major without gaps */
-    const struct fb_screen *screen; /* which finds the rows with the largest products; or NULL */
+    bool packed;              /* rows interleaved as base/pack.h says; else row-major without gaps */
+    struct fb_screen *screen; /* which finds the rows with the largest products; or NULL */
 } fb_weight;
 
 /* Which positions a cache keeps, and in which of its slots. With a window of 0, all: each in the slot of its

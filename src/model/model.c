@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "arch/gguf.h"
+#include "base/screen.h"
 #include "file/json.h"
 #include "file/map.h"
 #include "file/safetensors.h"
@@ -168,6 +169,7 @@ void fb_model_free(fb_model *m) {
     for (int64_t i = 0; m->repacked && i < total; i++) free(m->repacked[i]);
     free(m->repacked);
     free(m->packed);
+    fb_screen_end(m->screen);
     free(m->screen);
     free(m->weights);
     fb_tokenizer_free(m->tokenizer);

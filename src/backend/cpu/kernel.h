@@ -40,6 +40,8 @@ static inline int64_t fb_attention_scratch(int64_t width, int64_t capacity) {
 #define X(KIND, name, in, out, w, parts, text) void FB_KERNEL(name)(const fb_call *call, const fb_lane *lane);
 FB_OPS(X)
 #undef X
+/* Not an op: fills the screen of weight 0 (base/screen.h). */
+void FB_KERNEL(screen)(const fb_call *call, const fb_lane *lane);
 #endif
 
 /* The items [begin, end) of this lane. */

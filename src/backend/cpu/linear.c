@@ -381,7 +381,7 @@ void FB_KERNEL(head_argmax)(const fb_call *call, const fb_lane *lane) {
     float *scratch = lane->scratch + FB_LINEAR_WORK;
     head h = {.call = &plain, .act = call->act, .work = work};
     fb_lane_share(lane, w->rows, FB_LINEAR_GRAIN, &h.begin, &h.end);
-    bool screen = call->attr.screen && w->screen;
+    bool screen = call->attr.screen && w->screen && w->screen->ready;
     if (!screen) fetch_first(weights_at(&plain, 0, h.begin), w);
     input in = prepare(&plain, 0, NULL, work->stats, &scratch);
     h.in = &in;

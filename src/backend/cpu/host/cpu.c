@@ -10,6 +10,7 @@
 #include "backend/frame.h"
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/screen.h"
 
 struct fb_engine {
     fb_frame frame;
@@ -134,6 +135,34 @@ static void place_barriers(fb_engine *e) {
             e->no_barrier[s][i] = !fb_program_barrier(p, (fb_section)s, i, lanes);
 }
 
+/* ---- screens ---- */
+
+typedef struct filling {
+    fb_engine *engine;
+    fb_call call;
+} filling;
+
+static void fill_lane(void *arg, int32_t lane) {
+    const filling *f = arg;
+    f->engine->isa->screen(&f->call, &(fb_lane){lane, fb_pool_lanes(f->engine->pool), NULL});
+}
+
+static void fill_screen(void *arg) {
+    filling *f = arg;
+    fb_pool_run(f->engine->pool, fill_lane, f);
+}
+
+/* Those that the program reads are filled by the first engine that wants them. */
+static void fill_screens(fb_engine *e) {
+    const fb_program *p = e->frame.bound.program;
+    for (int32_t i = 0; i < p->op_count[FB_EPILOGUE]; i++) {
+        const fb_op *op = &p->ops[FB_EPILOGUE][i];
+        if (!op->attr.screen) continue;
+        filling f = {e, {.weights = {e->frame.bound.weights[op->weights[0] * p->layers]}}};
+        if (f.call.weights[0].screen) fb_screen_fill(f.call.weights[0].screen, fill_screen, &f);
+    }
+}
+
 static fb_status check_options(const fb_backend_options *o, const fb_isa *isa, fb_error *err) {
     if (o->act == FB_F64 && strcmp(isa->name, "ref") != 0)
         return fb_fail(err, FB_ERROR_USAGE, "act: f64 (only with isa ref, not %s)", isa->name);
@@ -158,6 +187,7 @@ static fb_status cpu_start(fb_engine *e, const fb_bound *bound, const fb_backend
     FB_TRY(fb_pool_create(options->threads ? options->threads : fb_pool_cores(), &e->pool, err));
     FB_TRY(allocate(e, err));
     place_barriers(e);
+    fill_screens(e);
     return FB_OK;
 }
 

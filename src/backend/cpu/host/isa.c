@@ -25,13 +25,13 @@ static bool has_avx512vnni(void) { return has_avx512() && __builtin_cpu_supports
 
 const fb_isa fb_isa_table[] = {
 #ifdef __x86_64__
-    {"avx512vnni", fb_cpu_kernels_avx512vnni, has_avx512vnni},
-    {"avx512", fb_cpu_kernels_avx512, has_avx512},
-    {"avx2", fb_cpu_kernels_avx2, has_avx2},
+    {"avx512vnni", fb_cpu_kernels_avx512vnni, fb_cpu_screen_avx512vnni, has_avx512vnni},
+    {"avx512", fb_cpu_kernels_avx512, fb_cpu_screen_avx512, has_avx512},
+    {"avx2", fb_cpu_kernels_avx2, fb_cpu_screen_avx2, has_avx2},
 #endif
-    {"portable", fb_cpu_kernels_portable, always},
-    {"ref", fb_cpu_kernels_ref, always},
-    {NULL, NULL, NULL},
+    {"portable", fb_cpu_kernels_portable, fb_cpu_screen_portable, always},
+    {"ref", fb_cpu_kernels_ref, fb_cpu_screen_portable, always},
+    {NULL, NULL, NULL, NULL},
 };
 
 fb_status fb_isa_find(const char *name, const fb_isa **out, fb_error *err) {

@@ -10,9 +10,15 @@ extern const fb_cpu_kernel fb_cpu_kernels_avx2[FB_OP_COUNT];
 extern const fb_cpu_kernel fb_cpu_kernels_portable[FB_OP_COUNT];
 extern const fb_cpu_kernel fb_cpu_kernels_ref[FB_OP_COUNT];
 
+void fb_cpu_screen_avx512vnni(const fb_call *call, const fb_lane *lane);
+void fb_cpu_screen_avx512(const fb_call *call, const fb_lane *lane);
+void fb_cpu_screen_avx2(const fb_call *call, const fb_lane *lane);
+void fb_cpu_screen_portable(const fb_call *call, const fb_lane *lane);
+
 typedef struct fb_isa {
     const char *name;
     const fb_cpu_kernel *kernels; /* [FB_OP_COUNT] */
+    fb_cpu_kernel screen;         /* fills the screen of weight 0 */
     bool (*available)(void);      /* on this machine */
 } fb_isa;
 
