@@ -458,8 +458,9 @@ static const fb_cpu_kernel kernels[FB_OP_COUNT] = {
 
 static bool always(void) { return true; }
 
-const fb_isa cuda_isas[] = {
-    {"cuda", kernels, NULL, cuda_is_there}, {"ref", fb_cpu_kernels_ref, NULL, always}, {NULL, NULL, NULL, NULL}};
+const fb_isa cuda_isas[] = {{"cuda", kernels, NULL, cuda_is_there},
+                            {"ref", fb_cpu_kernels_ref, NULL, always},
+                            {NULL, NULL, NULL, NULL}};
 
 /* ---- running tests ----------------------------------------------------------------------------------------
  */
