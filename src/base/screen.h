@@ -9,7 +9,7 @@
  * with norm >= |c| and error * norm >= |w - c|. A row whose c . y plus this bound is below another's c . y
  * minus that one's bound cannot win. Sums that round add a little to the bound (backend/cpu/screen.h).
  *
- * A model has the room for it; whoever reads it first fills it. */
+ * A model says that there can be one; the first backend that wants to read it fills it. */
 #ifndef FB_BASE_SCREEN_H
 #define FB_BASE_SCREEN_H
 
@@ -22,22 +22,24 @@ typedef struct fb_screen {
     float *norm;       /* [rows] */
     float *difference; /* [rows]: |w - c|, of which `error` is made */
     float error;
+    void *memory;
     pthread_mutex_t lock;
     bool tried, ready; /* ready: what is above is filled in */
 } fb_screen;
 
-/* Whether a weight can have a screen: of floats, in whole blocks. */
+/* Columns at most: for more, sums of squares would round more than is allowed for. */
+#define FB_SCREEN_COLS 32768
+
+/* Whether a weight can have a screen: of floats of 16 or 32 bits, in whole blocks. */
 bool fb_screen_fits(const fb_weight *weight);
 
-/* Bytes that the screen of a matrix needs. */
-int64_t fb_screen_bytes(int64_t rows, int64_t cols);
-
-/* A screen that is not filled yet, in `memory`, which is aligned to 64 bytes; and its end. */
-void fb_screen_start(fb_screen *screen, int64_t rows, int64_t cols, void *memory);
+/* A screen of the weight that is not filled yet, and its end. */
+void fb_screen_start(fb_screen *screen, const fb_weight *weight);
 void fb_screen_end(fb_screen *screen);
 
-/* Calls `fill`, which puts all rows into copy, norm and difference, unless somebody did; several may ask at a
- * time. The screen is ready then, unless a weight is not finite or too large for Q8_0. */
+/* Takes memory and calls `fill`, which puts all rows into copy, norm and difference, unless somebody did;
+ * several may ask at a time. The screen is ready then, unless there is no memory, or a weight is not finite
+ * or too large for Q8_0. */
 void fb_screen_fill(fb_screen *screen, void (*fill)(void *arg), void *arg);
 
 #endif

@@ -77,6 +77,11 @@ typedef struct fb_plan {
 
 fb_status fb_plan_make(const fb_program *plain, const fb_plan_options *options, fb_plan *plan, fb_error *err);
 
+/* Makes head_argmax of head_screen, where the head turned out to have no screen: the same answer from all
+ * rows.
+ */
+void fb_plan_unscreen(fb_plan *plan);
+
 /* Why a fuse alone (options->fuses does not count) does not apply to a plain program, in a few words; NULL if
  * it does. */
 const char *fb_fuse_why_not(const fb_program *plain, fb_fuse_id fuse, const fb_plan_options *options);

@@ -110,6 +110,20 @@ fb_status fb_plan_make(const fb_program *plain, const fb_plan_options *options, 
     return fb_layout_make(&plan->program, &layout, err);
 }
 
+void fb_plan_unscreen(fb_plan *plan) {
+    fb_program *p = &plan->program;
+    for (int32_t i = 0; i < p->op_count[FB_EPILOGUE]; i++) {
+        fb_op *op = &p->ops[FB_EPILOGUE][i];
+        if (!op->attr.screen) continue;
+        op->attr.screen = false;
+        op->fuses = (op->fuses & ~FB_FUSE_BIT(FB_FUSE_HEAD_SCREEN)) | FB_FUSE_BIT(FB_FUSE_HEAD_ARGMAX);
+    }
+    memset(plan->calls, 0, sizeof plan->calls);
+    memset(plan->head_calls, 0, sizeof plan->head_calls);
+    plan->applied = 0;
+    count_calls(plan);
+}
+
 static bool applies(const fb_program *plain, fb_fuse_id fuse, fb_plan_options options) {
     fb_plan *plan = malloc(sizeof *plan);
     bool yes =

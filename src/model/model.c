@@ -147,11 +147,11 @@ fb_status fb_model_open(const char *path, fb_model **out, fb_error *err) {
     fb_status status = is_gguf(path) ? open_gguf(path, m, err) : open_directory(path, m, err);
     if (status == FB_OK) status = fb_model_pack(m, err);
     if (status == FB_OK) status = fb_model_lower(m, err);
+    if (status == FB_OK) status = fb_model_screen(m, err);
     if (status != FB_OK) {
         fb_model_free(m);
         return status;
     }
-    fb_model_screen(m);
     const fb_program *p = &m->spec->program;
     m->info.architecture = m->spec->architecture;
     m->info.layers = p->layers;

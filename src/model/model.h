@@ -14,7 +14,7 @@ struct fb_model {
     fb_weight *weights; /* [slots][layers] */
     void **repacked; /* [slots * layers]: copies of weights that the file has in another order, else NULL */
     void *packed;    /* the memory of weights that have moved, or NULL */
-    struct fb_screen *screen; /* of the head, and the memory for it; or NULL */
+    struct fb_screen *screen; /* of the head; or NULL */
     fb_tokenizer *tokenizer;  /* or NULL */
     fb_model_info info;
 };
@@ -28,7 +28,7 @@ fb_status fb_model_bind(fb_model *model, const char *path, fb_error *err);
 fb_status fb_model_pack(fb_model *model, fb_error *err);
 fb_status fb_model_lower(fb_model *model, fb_error *err);
 /* Gives the head a screen (base/screen.h), if it can have one. */
-void fb_model_screen(fb_model *model);
+fb_status fb_model_screen(fb_model *model, fb_error *err);
 
 /* Whether a session of these options quantises activations. */
 bool fb_model_quantizes(const fb_model *model, const fb_session_options *options);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/pool.h"
+#include "base/screen.h"
 #include "fuse/fuse.h"
 #include "model/model.h"
 #include "plan/price.h"
@@ -119,6 +120,8 @@ static fb_status open_engine(fb_session *s, fb_engine *fork_of, fb_error *err) {
                                   .epilogue_rows = o->all_logits || o->on_hidden ? o->chunk : 1};
     fb_bound bound = {&s->plan.program, s->model->weights};
     FB_TRY(s->backend->open(&bound, &options, &s->engine, err));
+    if ((s->plan.applied & FB_FUSE_BIT(FB_FUSE_HEAD_SCREEN)) && !s->model->screen->ready)
+        fb_plan_unscreen(&s->plan);
     /* Types, widths and the device decide, too. */
     if (options.step && !s->backend->lists(s->engine)) {
         s->plan.applied &= ~FB_FUSE_BIT(FB_FUSE_STEP);

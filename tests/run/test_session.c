@@ -486,12 +486,13 @@ static void best_among_equals(void **state) {
     for (int64_t i = 0; i < w->rows; i++) memcpy(rows + i * row, w->data, (size_t)row);
     w->data = rows;
     for (int32_t threads = 1; threads <= 4; threads++)
-        for (int fused = 0; fused < 2; fused++) {
+        for (int fused = 0; fused < 3; fused++) {
+            static const char *const fuses[] = {"none", "head_argmax", "head_screen"};
             fb_session_options options;
             fb_session_options_default(&options);
             options.threads = threads;
             options.greedy = true;
-            options.fuse = fused ? "head_argmax" : "none";
+            options.fuse = fuses[fused];
             fb_session *session = create(model, &options);
             fb_error err;
             int32_t best = -1;
@@ -502,6 +503,41 @@ static void best_among_equals(void **state) {
         }
     fb_model_free(model);
     free(rows);
+}
+
+/* A head with a weight that is not finite can have no screen, and the session says what it runs instead. */
+static void no_screen(void **state) {
+    (void)state;
+    for (int bad = 0; bad < 2; bad++) {
+        fb_model *model = open_case("neox-parallel");
+        const fb_program *p = &model->spec->program;
+        const fb_op *head = &p->ops[FB_EPILOGUE][p->op_count[FB_EPILOGUE] - 1];
+        fb_weight *w = &model->weights[head->weights[0] * p->layers];
+        size_t bytes = (size_t)fb_dtype_bytes(w->dtype, w->rows * w->cols);
+        void *copy = malloc(bytes);
+        assert_non_null(copy);
+        memcpy(copy, w->data, bytes);
+        if (bad) fb_dtype_set(w->dtype, copy, 5 * w->cols, INFINITY);
+        w->data = copy;
+        fb_session_options options;
+        fb_session_options_default(&options);
+        options.greedy = true;
+        options.fuse = "head_screen";
+        fb_session *session = create(model, &options);
+        fb_error err;
+        assert_ok(fb_session_prefill(session, some_ids(), TOKENS, &err), &err);
+        const char *name;
+        int64_t calls, a_step, a_head;
+        for (int i = 0; fb_session_fuse_calls(session, i, &name, &calls, &a_step, &a_head); i++) {
+            bool runs = strcmp(name, bad ? "head_argmax" : "head_screen") == 0;
+            assert_int_equal(a_step, runs);
+            assert_int_equal(a_head, runs);
+            assert_int_equal(calls, runs);
+        }
+        fb_session_free(session);
+        fb_model_free(model);
+        free(copy);
+    }
 }
 
 /* The plan's text is that of the program that runs: an op that was fused carries the names of its fuses. */
@@ -568,6 +604,7 @@ int main(void) {
         cmocka_unit_test(bad_tokens),
         cmocka_unit_test(op_calls),
         cmocka_unit_test(best_among_equals),
+        cmocka_unit_test(no_screen),
         cmocka_unit_test(plan_text),
         cmocka_unit_test(memory_does_not_grow),
     };

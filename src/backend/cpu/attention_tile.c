@@ -40,7 +40,7 @@ FB_INLINE void score_part(fb_dtype t, const bool split, const int nq, const int 
     }
     for (; i + apart <= b->width; i += apart) { /* a cache line of each */
         for (int k = 0; k < vectors; k++)
-            if (k * VW % FB_KV_LANES == 0)
+            if (next && k * VW % FB_KV_LANES == 0)
                 __builtin_prefetch((const void *)((uintptr_t)(key[k] + i * element) + ahead), 0, 3);
         for (int e = 0; e < apart; e++)
             score_element(t, split, nq, vectors, q + i + e, q_stride, key, (i + e) * element, sum);
@@ -85,8 +85,9 @@ FB_INLINE void score_tile(fb_dtype t, const int nq, const float *q, int64_t q_st
         score_how(t, false, nq, q, q_stride, b, next, begin, count, scale, out);
 }
 
-/* What positions `begin` to `end` of a block of values are multiplied with and added to: nq sums, `stride`
- * apart, with weights of their own. `own`: each sum has a block of its own, too, and all of them `next`. */
+/* What positions `begin` to `end` of a block of values are multiplied with and added to: sums, `stride`
+ * apart, with weights of their own. Of two blocks, each belongs to one of two sums. At `next` is what will be
+ * read after each block; NULL: nothing. */
 typedef struct weighing {
     const block *b;
     const float *weights;
@@ -96,7 +97,7 @@ typedef struct weighing {
 } weighing;
 
 /* `vectors` vectors of each of nq sums, from element i on, stay in registers while positions go by. The same
- * part of what comes next is fetched. */
+ * part of what comes next is fetched. `own`: each sum has a block of its own. */
 FB_INLINE void weigh_part(fb_dtype t, const bool split, const int nq, const bool own, const int vectors,
                           const weighing *w, int64_t i) {
     const int size = t == FB_F32 ? 4 : 2, blocks = own ? nq : 1;
@@ -107,14 +108,14 @@ FB_INLINE void weigh_part(fb_dtype t, const bool split, const int nq, const bool
     for (int n = 0; n < blocks; n++) {
         int64_t at = w->begin * step + i * size;
         row[n] = (const uint8_t *)w->b[n].data + at;
-        next[n] = w->next[n] ? w->next[n] + at : row[n];
+        next[n] = w->next[n] ? w->next[n] + at : NULL;
     }
     for (int n = 0; n < nq; n++)
         for (int k = 0; k < vectors; k++)
             s[n][k] = vdot_of(split, vf_load_f32(w->sum + n * w->stride + i + k * VW));
     for (int64_t j = w->begin; j < w->end; j++) {
         vf x[4];
-        for (int n = 0; n < blocks; n++)
+        for (int n = 0; n < blocks && next[n]; n++, next[n - 1] += step)
             for (int at = 0; at < vectors * VW * size; at += 64) __builtin_prefetch(next[n] + at, 0, 3);
         for (int k = 0; !own && k < vectors; k++)
             x[k] = vectors == 1 ? vf_get_n(t, row[0], 0, w->b->width - i, 0) : vf_get(t, row[0], k * VW);
@@ -126,7 +127,7 @@ FB_INLINE void weigh_part(fb_dtype t, const bool split, const int nq, const bool
                 else
                     s[n][k].whole = vf_fma(vf_set1(weight), x[k], s[n][k].whole);
         }
-        for (int n = 0; n < blocks; n++) row[n] += step, next[n] += step;
+        for (int n = 0; n < blocks; n++) row[n] += step;
     }
     for (int n = 0; n < nq; n++)
         for (int k = 0; k < vectors; k++)

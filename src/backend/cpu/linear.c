@@ -7,14 +7,21 @@
 #include "backend/cpu/screen.h"
 #include "backend/cpu/tile.h"
 
+/* The statistics of the rows that a segment normalises, for others that normalise the same. */
+typedef struct known_stats {
+    row_stats row[BLOCK_M];
+    int segment; /* whose they are; -1: none's */
+} known_stats;
+
 /* A lane's memory for one call; the inputs that it prepares follow. */
 typedef struct linear_work {
     tile_work tile;
     float sums[2][BLOCK_M * BLOCK_N];
-    row_stats stats[BLOCK_M]; /* of the rows of a segment's input that is normalised */
+    known_stats stats;
 } linear_work;
 
 _Static_assert(FB_LINEAR_GRAIN % FB_PACK_ROWS == 0, "a lane's outputs begin at a packed group");
+_Static_assert(FB_SCREEN_COLS / 32 * sizeof(fb_q8) <= sizeof((tile_work *)NULL)->panel, "a screen's x");
 _Static_assert(sizeof(linear_work) <= FB_LINEAR_WORK * sizeof(float), "scratch");
 
 /* ---- inputs
@@ -48,22 +55,22 @@ static bool same_input(const fb_call *call, int e, int s) {
            call->weights[4 * e + 3].data == call->weights[4 * s + 3].data;
 }
 
-/* `stats` are those of the rows of the segment before, and then of this one's. */
-FB_INLINE void normalise_rows(fb_dtype t, const fb_call *call, int s, int64_t k, row_stats *stats,
+FB_INLINE void normalise_rows(fb_dtype t, const fb_call *call, int s, int64_t k, known_stats *stats,
                               float *out) {
     const fb_weight *w = &call->weights[4 * s + 2], *b = &call->weights[4 * s + 3];
     fb_op_kind norm = call->attr.segment[s].norm;
-    bool known = s > 0 && call->rows <= BLOCK_M && same_rows(call, s - 1, s);
+    bool known = stats->segment >= 0 && call->rows <= BLOCK_M && same_rows(call, stats->segment, s);
+    if (!known) stats->segment = s;
     for (int64_t row = 0; row < call->rows; row++) {
         const void *x = fb_view_at(&call->in[s], row, 0);
-        row_stats *of = &stats[row % BLOCK_M];
+        row_stats *of = &stats->row[row % BLOCK_M];
         if (!known) *of = stats_of(norm, t, x, k, call->attr.segment[s].eps);
         normalise(norm, t, FB_F32, x, *of, w, b, out + row * k);
     }
 }
 
 /* Float32 rows: where they are, or in `scratch`, which then moves on. */
-static input prepare_floats(const fb_call *call, int s, int64_t k, row_stats *stats, float **scratch) {
+static input prepare_floats(const fb_call *call, int s, int64_t k, known_stats *stats, float **scratch) {
     const fb_view *x = &call->in[s];
     fb_op_kind norm = call->attr.segment[s].norm;
     if (norm == FB_OP_COUNT && x->dtype == FB_F32) return (input){x->data, NULL, x->row_stride};
@@ -78,7 +85,7 @@ static input prepare_floats(const fb_call *call, int s, int64_t k, row_stats *st
 
 /* Each lane prepares the whole input for itself: K elements a row, against K times its share of N
  * multiply-adds, and no barrier. */
-static input prepare(const fb_call *call, int s, const input *earlier, row_stats *stats, float **scratch) {
+static input prepare(const fb_call *call, int s, const input *earlier, known_stats *stats, float **scratch) {
     int64_t k = call->weights[4 * s].cols;
     fb_dot dot = call->attr.segment[s].dot;
     for (int e = 0; e < s; e++)
@@ -269,7 +276,8 @@ static void run_group(const fb_call *call, const fb_lane *lane) {
     while (own < ranges && begin[own] >= end[own]) own++;
     if (own == ranges) return;
     fetch_first(first[own], &call->weights[4 * own]);
-    for (int s = 0; s < segments; s++) in[s] = prepare(call, s, in, work->stats, &scratch);
+    work->stats.segment = -1;
+    for (int s = 0; s < segments; s++) in[s] = prepare(call, s, in, &work->stats, &scratch);
     for (int s = 0; s < ranges; s++) run_outputs(call, s, in, begin[s], end[s], first[s + 1], work);
 }
 
@@ -302,8 +310,7 @@ FB_INLINE bool round_scores(fb_dtype t, float *scores, int64_t n, float best) {
     return nan || vf_max_of(most) > best;
 }
 
-/* Whether one of n scores, of columns `first` …, is better than `best` (value, column), which it becomes
- * then. */
+/* The best of n scores, of columns `first` …, becomes `best` (value, column) if it is better. */
 static void look(fb_dtype act, float *scores, int64_t n, int64_t first, float *best) {
     bool better = false;
     FB_FOR_DTYPE(act, T, better = round_scores(T, scores, n, best[0]));
@@ -346,6 +353,18 @@ static void find_best(const head *h) {
     }
 }
 
+/* How many of ns products can be the best row's. */
+static int64_t count_candidates(const fb_screen *s, screened x, int64_t n, int64_t ns, const float *sums,
+                                float limit) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < ns; i += VW) {
+        vf high = screen_high(s, x, n, i, ns, sums);
+        if (!vf_reaches(high, limit)) continue;
+        for (int j = 0; j < VW; j++) count += high[j] >= limit;
+    }
+    return count;
+}
+
 /* The same by the screen. False: it cannot tell. */
 static bool find_screened(const head *h) {
     const fb_weight *w = &h->call->weights[0];
@@ -353,6 +372,7 @@ static bool find_screened(const head *h) {
     const int64_t most = BLOCK_M * BLOCK_N, blocks = w->cols / 32;
     float *sums = h->work->sums[0];
     screened x = screen_of(s, h->in->x + h->row * h->in->ld, w->cols, (fb_q8 *)(void *)h->work->tile.panel);
+    if (x.bound != x.bound) return false;
     start_best(h);
     for (int64_t n = h->begin; n < h->end; n += most) {
         int64_t ns = h->end - n < most ? h->end - n : most, group = n / FB_PACK_ROWS;
@@ -360,12 +380,15 @@ static bool find_screened(const head *h) {
                     blocks, blocks, 1, (ns + FB_PACK_ROWS - 1) / FB_PACK_ROWS, sums, BLOCK_N);
         float limit = screen_limit(s, x, n, ns, sums, h->best[0], h->act);
         if (limit != limit) return false;
+        if (count_candidates(s, x, n, ns, sums, limit) > ns / SCREEN_FEW) { /* faster in their order */
+            look_at(h, n, ns, NULL, h->work->sums[1]);
+            continue;
+        }
         for (int64_t i = 0; i < ns; i += VW) {
-            vf high =
-                vf_get_n(FB_F32, sums, i, ns, -INFINITY) + x.bound * vf_get_n(FB_F32, s->norm + n, i, ns, 0);
+            vf high = screen_high(s, x, n, i, ns, sums);
             if (!vf_reaches(high, limit)) continue;
-            for (int64_t j = i; j < i + VW && j < ns; j++)
-                if (high[j - i] >= limit) look_at(h, n + j, 1, NULL, h->work->sums[1]);
+            for (int j = 0; j < VW; j++)
+                if (high[j] >= limit) look_at(h, n + i + j, 1, NULL, h->work->sums[1]);
         }
     }
     return true;
@@ -382,8 +405,9 @@ void FB_KERNEL(head_argmax)(const fb_call *call, const fb_lane *lane) {
     head h = {.call = &plain, .act = call->act, .work = work};
     fb_lane_share(lane, w->rows, FB_LINEAR_GRAIN, &h.begin, &h.end);
     bool screen = call->attr.screen && w->screen && w->screen->ready;
-    if (!screen) fetch_first(weights_at(&plain, 0, h.begin), w);
-    input in = prepare(&plain, 0, NULL, work->stats, &scratch);
+    if (!screen && h.begin < h.end) fetch_first(weights_at(&plain, 0, h.begin), w);
+    work->stats.segment = -1;
+    input in = prepare(&plain, 0, NULL, &work->stats, &scratch);
     h.in = &in;
     for (; h.row < call->rows; h.row++) {
         h.best = (float *)fb_view_at(&call->out[0], h.row, 0) + 2 * lane->index;

@@ -137,10 +137,10 @@ FB_INLINE void packed_tile(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_
 /* All 16 outputs of a group. One row takes all vectors at once, so that the weights go by once; more rows
  * than registers allow that with take them one after the other. */
 FB_INLINE void packed_rows(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_t ldx, int64_t blocks, int ms,
-                           float *sum, int64_t ldsum) {
+                           bool zen, float *sum, int64_t ldsum) {
     if (ms > 1)
         for (int p = 0; p < PARTS; p++) packed_tile(wt, w, x, ldx, blocks, ms, p, 1, false, sum, ldsum);
-    else if (on_zen())
+    else if (zen)
         packed_tile(wt, w, x, ldx, blocks, 1, 0, PARTS, false, sum, ldsum);
     else
         packed_tile(wt, w, x, ldx, blocks, 1, 0, PARTS, true, sum, ldsum);
@@ -149,15 +149,16 @@ FB_INLINE void packed_rows(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_
 /* sum[m * ldsum + n] for `rows` rows and the 16 * `groups` outputs from w on. */
 FB_INLINE void packed_sums(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_t ldx, int64_t blocks,
                            int64_t rows, int64_t groups, float *sum, int64_t ldsum) {
+    const bool zen = on_zen();
     for (int64_t g = 0; g < groups; g++, w += blocks * packed_block(wt), sum += FB_PACK_ROWS) {
         int64_t m = 0;
         for (; m + PACKED_M <= rows; m += PACKED_M)
-            packed_rows(wt, w, x + m * ldx, ldx, blocks, PACKED_M, sum + m * ldsum, ldsum);
+            packed_rows(wt, w, x + m * ldx, ldx, blocks, PACKED_M, zen, sum + m * ldsum, ldsum);
         if (m + PACKED_M / 2 <= rows) {
-            packed_rows(wt, w, x + m * ldx, ldx, blocks, PACKED_M / 2, sum + m * ldsum, ldsum);
+            packed_rows(wt, w, x + m * ldx, ldx, blocks, PACKED_M / 2, zen, sum + m * ldsum, ldsum);
             m += PACKED_M / 2;
         }
-        for (; m < rows; m++) packed_rows(wt, w, x + m * ldx, ldx, blocks, 1, sum + m * ldsum, ldsum);
+        for (; m < rows; m++) packed_rows(wt, w, x + m * ldx, ldx, blocks, 1, zen, sum + m * ldsum, ldsum);
     }
 }
 

@@ -8,8 +8,9 @@
 #include "base/screen.h"
 
 /* Scores from which on two float16 could both be infinite, and then the first of them wins: left to those who
- * read all rows. */
+ * read all rows. So are blocks of which more than one row in SCREEN_FEW can win. */
 #define SCREEN_LARGEST 3e4f
+#define SCREEN_FEW     16
 #define SCREEN_LEAST   1e-10f /* of |x| */
 
 /* An x as screens see it: quantised, and the number of which a row's norm, times it, bounds how far the
@@ -46,8 +47,14 @@ FB_INLINE screened screen_of(const fb_screen *s, const float *x, int64_t k, fb_q
     return (screened){room, known ? 1.01f * (s->error * norm + error) + rounding * norm : NAN};
 }
 
-/* What a row's product must reach, at least, for the row to be the best of those from n on; NaN: nothing is
- * known. `sums` are the copies' products, `best` is what earlier rows reached. */
+/* What rows n + i … reach at most. */
+FB_INLINE vf screen_high(const fb_screen *s, screened x, int64_t n, int64_t i, int64_t ns,
+                         const float *sums) {
+    return vf_get_n(FB_F32, sums, i, ns, -INFINITY) + x.bound * vf_get_n(FB_F32, s->norm + n, i, ns, 0);
+}
+
+/* What a row must reach, at least, to be the best of those from n on; NaN: nothing is known. `sums` are the
+ * copies' products, none or all of them NaN; `best` is what earlier rows reached. */
 FB_INLINE float screen_limit(const fb_screen *s, screened x, int64_t n, int64_t ns, const float *sums,
                              float best, fb_dtype act) {
     vf floor = vf_set1(best);
@@ -55,7 +62,7 @@ FB_INLINE float screen_limit(const fb_screen *s, screened x, int64_t n, int64_t 
         floor = vf_max(floor, vf_get_n(FB_F32, sums, i, ns, -INFINITY) -
                                   x.bound * vf_get_n(FB_F32, s->norm + n, i, ns, 0));
     float least = vf_max_of(floor), size = fabsf(least);
-    if (!(size < SCREEN_LARGEST)) return NAN;
+    if (!(size < (act == FB_F16 ? SCREEN_LARGEST : INFINITY))) return NAN;
     /* Sums that differ may be stored as equals, and then the first of them is the best: two that are further
      * apart than bfloat16 numbers cannot be. */
     return act == FB_F32 ? least : least - (0x1p-6f * size + 0x1p-20f);

@@ -61,6 +61,7 @@ FB_INLINE vi vf_to_int(vf x) { return (vi)_mm512_cvtps_epi32(x); }
 FB_INLINE vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 FB_INLINE vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
 FB_INLINE bool vf_has_nan(vf x) { return _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q) != 0; }
+/* Whether some element is at least y. */
 FB_INLINE bool vf_reaches(vf x, float y) { return _mm512_cmp_ps_mask(x, vf_set1(y), _CMP_GE_OQ) != 0; }
 
 #elif defined FB_ISA_avx2
@@ -75,7 +76,6 @@ FB_INLINE vi vf_to_int(vf x) { return (vi)_mm256_cvtps_epi32(x); }
 FB_INLINE vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
 FB_INLINE vf vf_min(vf a, vf b) { return _mm256_min_ps(a, b); }
 FB_INLINE bool vf_has_nan(vf x) { return _mm256_movemask_ps(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)) != 0; }
-/* Whether some element is not less than y. */
 FB_INLINE bool vf_reaches(vf x, float y) {
     return _mm256_movemask_ps(_mm256_cmp_ps(x, vf_set1(y), _CMP_GE_OQ)) != 0;
 }
@@ -105,7 +105,8 @@ FB_INLINE bool vf_reaches(vf x, float y) { return x[0] >= y || x[1] >= y || x[2]
 
 #endif
 
-/* Where the processor is a Zen 4 (or a Zen 3, of the same family, which has no AVX-512). */
+/* Whether the processor is a Zen 4: what is said of it below was measured there. Zen 3, of the same family,
+ * goes along; it has no AVX-512. */
 FB_INLINE bool on_zen(void) {
 #if VW >= 8
     return __builtin_cpu_is("amdfam19h");

@@ -15,7 +15,8 @@ typedef struct fb_cuda_plugin {
 } fb_cuda_plugin;
 
 #define FB_CUDA_LAYOUT                                                                                       \
-    ((int64_t)(sizeof(fb_program) * 1000003 + sizeof(fb_backend_options) * 1009 + sizeof(fb_trace)))
+    ((int64_t)(sizeof(fb_program) * 1000003 + sizeof(fb_backend_options) * 1009 + sizeof(fb_trace) +         \
+               sizeof(fb_weight) * 10007 + sizeof(fb_backend) * 100003))
 
 #define FB_CUDA_PLUGIN_SYMBOL "fb_cuda_plugin_get"
 #ifdef __cplusplus

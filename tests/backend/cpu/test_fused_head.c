@@ -128,10 +128,10 @@ static void fill(void *arg) {
     for (int32_t lane = 0; lane < 3; lane++) f->isa->screen(&f->call, &(fb_lane){lane, 3, NULL});
 }
 
-/* Gives the weight a screen; whether it is ready. */
+/* Gives the weight a screen, to be ended; whether it is ready. */
 static bool fill_screen(const fb_isa *isa, fb_weight *w) {
     w->screen = take((int64_t)sizeof *w->screen);
-    fb_screen_start(w->screen, w->rows, w->cols, take(fb_screen_bytes(w->rows, w->cols)));
+    fb_screen_start(w->screen, w);
     fb_screen_fill(w->screen, fill, &(filling){isa, {.weights = {*w}}});
     return w->screen->ready;
 }
@@ -186,12 +186,20 @@ static void head_screen(void **state) {
         fb_weight near = weight(dtype, SCREEN_VOCAB, SCREEN_K, 0);
         fb_view x = filled(t, 1, SCREEN_K, 3);
         put_winners(&near, &x, 20, 45);
+        fb_weight flat = weight(dtype, 200, SCREEN_K, 0);
+        for (int64_t i = 1; i < flat.rows; i++) set_row(&flat, i, 0, 1, i % 3 ? 1e-3 : 0);
+        set_row(&flat, flat.rows - 1, 0, 1.01, 0);
+        assert_true(fill_screen(isa, &flat));
         assert_true(fill_screen(isa, &w));
         assert_true(fill_screen(isa, &near));
         FOR_LANES(lanes) {
             same_best(isa, "random", x, w, lanes);
             same_best(isa, "near each other", x, near, lanes);
+            same_best(isa, "all the same", x, flat, lanes);
         }
+        fb_screen_end(w.screen);
+        fb_screen_end(near.screen);
+        fb_screen_end(flat.screen);
         give_back();
     }
 }
@@ -225,6 +233,7 @@ static void head_screen_worst(void **state) {
         }
         assert_true(fill_screen(isa, &w));
         same_best(isa, kind == 0 ? "weights rounded" : kind == 1 ? "x rounded" : "equals", x, w, 1);
+        fb_screen_end(w.screen);
         give_back();
     }
 }
@@ -244,6 +253,7 @@ static void head_screen_reads_little(void **state) {
             if (i != 300) set_row(&w, i, i, NAN, 0);
         run(isa, FB_OP_HEAD_ARGMAX,
             (fb_call){.in = {x}, .out = {best}, .weights = {w}, .act = t, .attr.screen = true, .rows = 1}, 1);
+        fb_screen_end(w.screen);
         const float *b = best.data;
         if (b[1] != 300 || !(b[0] > 0))
             fail_msg("%s: best %.9g at %.0f", isa->name, (double)b[0], (double)b[1]);
@@ -266,6 +276,7 @@ static void head_screen_edges(void **state) {
             char what[32];
             snprintf(what, sizeof what, "x times %g", factors[f]);
             same_best(isa, what, x, w, 2);
+            fb_screen_end(w.screen);
             give_back();
         }
     }

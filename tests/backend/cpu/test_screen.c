@@ -64,13 +64,12 @@ static void bound_holds(void **state) {
     for (const fb_isa *isa = fb_isa_table; isa->name; isa++)
         for (fb_dtype dtype = FB_F32; dtype <= FB_BF16 && isa->available(); dtype = (fb_dtype)(dtype + 1)) {
             fbt_guard data = fbt_guard_create((size_t)fb_dtype_bytes(dtype, ROWS * COLS), 0);
-            fbt_guard memory = fbt_guard_create((size_t)fb_screen_bytes(ROWS, COLS), 0);
             fb_screen s;
             fb_weight w = {.data = data.data, .dtype = dtype, .rows = ROWS, .cols = COLS, .screen = &s};
             filling f = {isa, {.weights = {w}}, 0};
             randomise(&random, dtype, data.data);
             assert_true(fb_screen_fits(&w));
-            fb_screen_start(&s, ROWS, COLS, memory.data);
+            fb_screen_start(&s, &w);
             assert_false(s.ready);
             for (int again = 0; again < 2; again++) fb_screen_fill(&s, fill, &f);
             assert_true(s.ready);
@@ -78,7 +77,6 @@ static void bound_holds(void **state) {
             check_rows(isa, &w);
             fb_screen_end(&s);
             fbt_guard_free(&data);
-            fbt_guard_free(&memory);
         }
 }
 
@@ -88,20 +86,21 @@ static void not_for_all(void **state) {
     for (const fb_isa *isa = fb_isa_table; isa->name; isa++)
         for (size_t i = 0; i < sizeof values / sizeof *values && isa->available(); i++) {
             float data[2 * 32] = {0};
-            fbt_guard memory = fbt_guard_create((size_t)fb_screen_bytes(2, 32), 0);
             fb_screen s;
             fb_weight w = {.data = data, .dtype = FB_F32, .rows = 2, .cols = 32, .screen = &s};
             data[40] = values[i];
-            fb_screen_start(&s, 2, 32, memory.data);
+            fb_screen_start(&s, &w);
             fb_screen_fill(&s, fill, &(filling){isa, {.weights = {w}}, 0});
             assert_int_equal(s.ready, i < 2);
             fb_screen_end(&s);
-            fbt_guard_free(&memory);
         }
     fb_weight w = {.dtype = FB_F16, .rows = 2, .cols = 31};
     assert_false(fb_screen_fits(&w));
     w.cols = 32;
     assert_true(fb_screen_fits(&w));
+    w.cols = FB_SCREEN_COLS + 32;
+    assert_false(fb_screen_fits(&w));
+    w.cols = 32;
     w.dtype = FB_Q8_0;
     assert_false(fb_screen_fits(&w));
 }
