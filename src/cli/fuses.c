@@ -24,9 +24,9 @@ static const char *describe(const fb_fuse_info *f, char text[128]) {
 static void print_table(const fb_model *model, const char *path) {
     fb_fuse_info f;
     char text[128];
-    printf("%-12s  %-5s  %-8s  %-54s  %s\n", "fuse", "class", "backends", "applies here", "what becomes one");
+    printf("%-12s  %-5s  %-9s  %-54s  %s\n", "fuse", "class", "backends", "applies here", "what becomes one");
     for (int i = 0; fb_model_fuse(model, i, &f); i++)
-        printf("%-12s  %-5s  %-8s  %-54s  %s\n", f.name, f.bit ? "bit" : "tol", f.backends,
+        printf("%-12s  %-5s  %-9s  %-54s  %s\n", f.name, f.bit ? "bit" : "tol", f.backends,
                describe(&f, text), f.text);
     printf("\nhere: %s\n", path);
     puts("bit: the bits of the plain operators");
