@@ -368,7 +368,7 @@ static fb_status measure_overlap(fb_machine *m, const fb_isa *isa, fb_pool *pool
     memset(memory, 0, bytes);
     streaming s = {.pool = pool, .kernel = isa->kernels[FB_OP_LINEAR], .weights = memory};
     uint8_t *at = memory + FB_CALIBRATE_STREAMED;
-    s.call = (fb_call){.rows = 1, .weights = {{memory, FB_F16, STREAM_OUTPUTS, STREAM_K, false}}};
+    s.call = (fb_call){.rows = 1, .weights = {{memory, FB_F16, STREAM_OUTPUTS, STREAM_K, false, NULL}}};
     s.call.in[0] = probe_view((float *)(void *)at, m->act, 1, STREAM_K);
     s.call.out[0] = probe_view((float *)(void *)(at + STREAM_K * 8), m->act, 1, STREAM_OUTPUTS);
     s.scratch = (float *)(void *)(at + (STREAM_K + STREAM_OUTPUTS) * 8);
