@@ -25,17 +25,22 @@ typedef struct counter {
     _Alignas(64) atomic_uint value;
 } counter;
 
+/* What a waiting lane watches, and how many sleep in the kernel on it. */
+typedef struct signal_line {
+    _Alignas(64) atomic_uint value, sleepers;
+} signal_line;
+
 struct fb_pool {
-    counter arrived;                 /* lanes at the barrier */
-    counter phase;                   /* counts barriers; waiting lanes watch it */
-    counter generation;              /* counts runs; idle workers watch it */
-    counter sleepers;                /* lanes asleep in the kernel on phase or generation */
-    counter core[FB_POOL_MAX_LANES]; /* where each lane was last seen */
+    counter arrived;                       /* lanes at the barrier */
+    signal_line phase;                     /* counts barriers */
+    signal_line called[FB_POOL_MAX_LANES]; /* by lane: counts the runs that it was called to */
+    counter core[FB_POOL_MAX_LANES];       /* where each lane was last seen */
     fb_pool_fn function;
     void *arg;
     bool stop;
-    int32_t lanes, started;
-    int32_t spins;
+    int32_t lanes;  /* threads that there are, the caller's included */
+    int32_t active; /* of the current run */
+    int32_t cores;  /* that this process may use */
     pthread_t threads[FB_POOL_MAX_LANES];
 };
 
@@ -67,44 +72,48 @@ static void note_core(fb_pool *pool) {
     atomic_store_explicit(&pool->core[this_lane].value, (unsigned)sched_getcpu(), memory_order_relaxed);
 }
 
-/* Whether another lane was last seen on the core that this one is on. */
-static bool shares_core(fb_pool *pool) {
+/* Whether another of the run's lanes was last seen on the core that this one is on. */
+static bool shares_core(fb_pool *pool, int32_t lanes) {
     note_core(pool);
     unsigned core = atomic_load_explicit(&pool->core[this_lane].value, memory_order_relaxed);
-    for (int32_t i = 0; i < pool->lanes; i++)
+    for (int32_t i = 0; i < lanes; i++)
         if (i != this_lane && atomic_load_explicit(&pool->core[i].value, memory_order_relaxed) == core)
             return true;
     return false;
 }
 
-/* Waits until `watched` is no longer `seen`. */
-static void wait_change(fb_pool *pool, counter *watched, unsigned seen) {
-    for (int32_t i = 0; i < pool->spins; i++) {
+/* Waits until `watched` is no longer `seen`. `lanes`: of the run that the wait belongs to; the pool may be in
+ * the next one before this lane has seen that it need not wait any more. */
+static void wait_change(fb_pool *pool, signal_line *watched, unsigned seen, int32_t lanes) {
+    /* With more lanes than cores, spinning only keeps the core from the lane that is waited for. */
+    int32_t spins = lanes <= pool->cores ? SPINS : 0;
+    for (int32_t i = 0; i < spins; i++) {
         if (atomic_load_explicit(&watched->value, memory_order_acquire) != seen) return;
         pause_cpu();
-        if (i % LOOK == LOOK - 1 && shares_core(pool)) sched_yield();
+        if (i % LOOK == LOOK - 1 && shares_core(pool, lanes)) sched_yield();
     }
-    atomic_fetch_add(&pool->sleepers.value, 1);
+    atomic_fetch_add(&watched->sleepers, 1);
     while (atomic_load(&watched->value) == seen) futex_wait(&watched->value, seen);
-    atomic_fetch_sub(&pool->sleepers.value, 1);
+    atomic_fetch_sub(&watched->sleepers, 1);
 }
 
 /* Advances `advanced` and wakes who sleeps on it. The order (advance, then look for sleepers; there:
  * announce, then look at the counter) in sequentially consistent atomics leaves no gap for a lost wake-up. */
-static void advance(fb_pool *pool, counter *advanced) {
+static void advance(signal_line *advanced) {
     atomic_fetch_add(&advanced->value, 1);
-    if (atomic_load(&pool->sleepers.value)) futex_wake(&advanced->value);
+    if (atomic_load(&advanced->sleepers)) futex_wake(&advanced->value);
 }
 
 void fb_pool_barrier(fb_pool *pool) {
-    if (pool->lanes == 1) return;
+    int32_t lanes = pool->active;
+    if (lanes == 1) return;
     note_core(pool);
     unsigned phase = atomic_load_explicit(&pool->phase.value, memory_order_relaxed);
-    if (atomic_fetch_add(&pool->arrived.value, 1) + 1 == (unsigned)pool->lanes) {
+    if (atomic_fetch_add(&pool->arrived.value, 1) + 1 == (unsigned)lanes) {
         atomic_store_explicit(&pool->arrived.value, 0, memory_order_relaxed);
-        advance(pool, &pool->phase);
+        advance(&pool->phase);
     } else {
-        wait_change(pool, &pool->phase, phase);
+        wait_change(pool, &pool->phase, phase, lanes);
     }
 }
 
@@ -130,45 +139,52 @@ static void *worker_main(void *start_arg) {
     fb_pool *pool = start.pool;
     this_lane = start.lane;
     spread(start.lane, start.creator);
-    unsigned seen = 0;
-    for (;;) {
-        wait_change(pool, &pool->generation, seen);
-        seen++;
+    int32_t lanes = start.lane + 1;
+    for (unsigned seen = 0;; seen++) {
+        wait_change(pool, &pool->called[start.lane], seen, lanes);
         if (pool->stop) return NULL;
+        lanes = pool->active;
         pool->function(pool->arg, start.lane);
         fb_pool_barrier(pool);
     }
 }
 
-void fb_pool_run(fb_pool *pool, fb_pool_fn function, void *arg) {
+void fb_pool_run(fb_pool *pool, int32_t lanes, fb_pool_fn function, void *arg) {
     this_lane = 0;
     pool->function = function;
     pool->arg = arg;
-    if (pool->lanes > 1) advance(pool, &pool->generation);
+    pool->active = lanes;
+    for (int32_t lane = 1; lane < lanes; lane++) advance(&pool->called[lane]);
     function(arg, 0);
     fb_pool_barrier(pool);
 }
 
-fb_status fb_pool_create(int32_t lanes, fb_pool **out, fb_error *err) {
-    *out = NULL;
+fb_status fb_pool_grow(fb_pool *pool, int32_t lanes, fb_error *err) {
     if (lanes < 1 || lanes > FB_POOL_MAX_LANES)
         return fb_fail(err, FB_ERROR_USAGE, "threads: %d (1 to %d)", lanes, FB_POOL_MAX_LANES);
+    for (; pool->lanes < lanes; pool->lanes++) {
+        worker_start *start = malloc(sizeof *start);
+        if (start) *start = (worker_start){pool, pool->lanes, sched_getcpu()};
+        if (!start || pthread_create(&pool->threads[pool->lanes], NULL, worker_main, start)) {
+            free(start);
+            return fb_fail(err, FB_ERROR_SYSTEM, "threads: %d could be started (%d asked)", pool->lanes,
+                           lanes);
+        }
+    }
+    return FB_OK;
+}
+
+fb_status fb_pool_create(int32_t lanes, fb_pool **out, fb_error *err) {
+    *out = NULL;
     fb_pool *pool = aligned_alloc(64, sizeof *pool);
     if (!pool) return fb_fail_memory(err, "thread pool", sizeof *pool);
     memset(pool, 0, sizeof *pool);
-    pool->lanes = lanes;
-    pool->started = 1;
-    /* With more lanes than cores, spinning only keeps the core from the lane that is waited for. */
-    pool->spins = lanes <= fb_pool_cores() ? SPINS : 0;
-    for (; pool->started < lanes; pool->started++) {
-        worker_start *start = malloc(sizeof *start);
-        if (start) *start = (worker_start){pool, pool->started, sched_getcpu()};
-        if (!start || pthread_create(&pool->threads[pool->started], NULL, worker_main, start)) {
-            free(start);
-            int32_t started = pool->started;
-            fb_pool_free(pool);
-            return fb_fail(err, FB_ERROR_SYSTEM, "threads: %d could be started (%d asked)", started, lanes);
-        }
+    pool->lanes = pool->active = 1;
+    pool->cores = fb_pool_cores();
+    fb_status status = fb_pool_grow(pool, lanes, err);
+    if (status != FB_OK) {
+        fb_pool_free(pool);
+        return status;
     }
     *out = pool;
     return FB_OK;
@@ -177,8 +193,8 @@ fb_status fb_pool_create(int32_t lanes, fb_pool **out, fb_error *err) {
 void fb_pool_free(fb_pool *pool) {
     if (!pool) return;
     pool->stop = true;
-    advance(pool, &pool->generation);
-    for (int32_t i = 1; i < pool->started; i++) pthread_join(pool->threads[i], NULL);
+    for (int32_t i = 1; i < pool->lanes; i++) advance(&pool->called[i]);
+    for (int32_t i = 1; i < pool->lanes; i++) pthread_join(pool->threads[i], NULL);
     free(pool);
 }
 

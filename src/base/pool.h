@@ -10,17 +10,21 @@
 
 typedef struct fb_pool fb_pool;
 
-/* Function of one lane: `lane` is 0 … lanes - 1; the caller of fb_pool_run is lane 0. */
+/* Function of one lane: `lane` is 0 … lanes - 1 of the run; the caller of fb_pool_run is lane 0. */
 typedef void (*fb_pool_fn)(void *arg, int32_t lane);
 
 #define FB_POOL_MAX_LANES 256
 
 fb_status fb_pool_create(int32_t lanes, fb_pool **out, fb_error *err);
 void fb_pool_free(fb_pool *pool);
-int32_t fb_pool_lanes(const fb_pool *pool);
 
-/* Runs `function` on every lane and returns when all have returned. */
-void fb_pool_run(fb_pool *pool, fb_pool_fn function, void *arg);
+/* Threads that there are, the caller of fb_pool_run included; and more of them. */
+int32_t fb_pool_lanes(const fb_pool *pool);
+fb_status fb_pool_grow(fb_pool *pool, int32_t lanes, fb_error *err);
+
+/* Runs `function` on the first `lanes` lanes and returns when all have returned. One run at a time: whoever
+ * shares a pool takes turns (base/turn.h). */
+void fb_pool_run(fb_pool *pool, int32_t lanes, fb_pool_fn function, void *arg);
 
 /* Waits until every lane of the current run is here. */
 void fb_pool_barrier(fb_pool *pool);

@@ -253,7 +253,7 @@ static fb_status write_batch(quantizer *q, const item *t, const int64_t *rows, i
         q->converting = t;
         q->rows = rows;
         q->row_count = count;
-        fb_pool_run(q->pool, convert_lane, q);
+        fb_pool_run(q->pool, fb_pool_lanes(q->pool), convert_lane, q);
     }
     for (int64_t i = 0; i < count; i++) FB_TRY(write_row(q, t, rows[i], i, err));
     return FB_OK;

@@ -351,7 +351,7 @@ static double best_stream(streaming *s) {
     double best = INFINITY;
     for (int run = 0; run < 4 * FB_CALIBRATE_RUNS; run++) {
         double began = fb_now();
-        fb_pool_run(s->pool, stream_lane, s);
+        fb_pool_run(s->pool, fb_pool_lanes(s->pool), stream_lane, s);
         best = fmin(best, fb_now() - began);
     }
     return best / STREAM_CALLS;

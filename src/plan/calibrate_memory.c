@@ -67,7 +67,7 @@ static double best_read(reading *r) {
     double best = INFINITY;
     for (int run = 0; run < (r->bytes > 32 << 20 ? 3 : 60); run++) {
         double began = fb_now();
-        fb_pool_run(r->pool, read_lane, r);
+        fb_pool_run(r->pool, fb_pool_lanes(r->pool), read_lane, r);
         best = fmin(best, (fb_now() - began) / r->times);
     }
     return best;
@@ -111,7 +111,7 @@ fb_status fb_calibrate_bandwidth(fb_machine *m, fb_pool *pool, fb_error *err) {
 #ifdef __x86_64__
     if (__builtin_cpu_supports("avx2")) r.read = read_avx2;
 #endif
-    fb_pool_run(pool, touch_lane, &r);
+    fb_pool_run(pool, fb_pool_lanes(pool), touch_lane, &r);
     for (int i = 0; i < FB_CURVE_POINTS; i++) {
         int64_t wanted = (int64_t)(512 << 10) << i;
         r.bytes = wanted < most ? wanted : most;
@@ -160,7 +160,7 @@ static void meet_lane(void *arg, int32_t lane) {
 static double best_meeting(meeting *m) {
     double seconds[MEETINGS];
     for (int run = 0; run < MEETINGS; run++) {
-        fb_pool_run(m->pool, meet_lane, m);
+        fb_pool_run(m->pool, fb_pool_lanes(m->pool), meet_lane, m);
         seconds[run] = (m->ended - m->began) / m->times;
     }
     fb_stats_sort(seconds, MEETINGS);

@@ -1,6 +1,7 @@
 #include "base/pool.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "support/support.h"
@@ -40,7 +41,7 @@ static void lanes_work_together(void **state) {
         assert_int_equal(fb_pool_lanes(j.pool), lanes);
         for (int64_t run = 1; run <= 40; run++) {
             if (run % 16 == 0) usleep(3000);
-            fb_pool_run(j.pool, work, &j);
+            fb_pool_run(j.pool, lanes, work, &j);
             for (int32_t lane = 0; lane < MOST; lane++) {
                 assert_int_equal(j.runs[lane], lane < lanes ? run : 0);
                 assert_int_equal(j.phase[lane], lane < lanes ? run * PHASES : 0);
@@ -49,6 +50,29 @@ static void lanes_work_together(void **state) {
         assert_int_equal(j.behind, 0);
         fb_pool_free(j.pool);
     }
+}
+
+/* One pool, runs of different sizes; it grows in between. */
+static void runs_of_fewer_lanes(void **state) {
+    (void)state;
+    static const int32_t sizes[] = {1, 3, 2, 3, 1, 5, 2, 4, 5, 1};
+    job j = {.lanes = 1};
+    fb_error err;
+    int64_t runs[MOST] = {0};
+    assert_ok(fb_pool_create(1, &j.pool, &err), &err);
+    for (int round = 0; round < 60; round++) {
+        int32_t lanes = sizes[round % 10];
+        assert_ok(fb_pool_grow(j.pool, lanes, &err), &err);
+        j.lanes = lanes;
+        memset(j.phase, 0, sizeof j.phase);
+        if (round % 16 == 15) usleep(3000);
+        fb_pool_run(j.pool, lanes, work, &j);
+        for (int32_t lane = 0; lane < MOST; lane++)
+            assert_int_equal(j.runs[lane], runs[lane] += lane < lanes);
+    }
+    assert_int_equal(fb_pool_lanes(j.pool), 5);
+    assert_int_equal(j.behind, 0);
+    fb_pool_free(j.pool);
 }
 
 static void unused_pools(void **state) {
@@ -105,6 +129,7 @@ static void shares(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lanes_work_together),
+        cmocka_unit_test(runs_of_fewer_lanes),
         cmocka_unit_test(unused_pools),
         cmocka_unit_test(refusals),
         cmocka_unit_test(shares),

@@ -149,7 +149,7 @@ static void fill_lane(void *arg, int32_t lane) {
 
 static void fill_screen(void *arg) {
     filling *f = arg;
-    fb_pool_run(f->engine->pool, fill_lane, f);
+    fb_pool_run(f->engine->pool, fb_pool_lanes(f->engine->pool), fill_lane, f);
 }
 
 /* Those that the program reads are filled by the first engine that wants them. */
@@ -294,7 +294,7 @@ static fb_status cpu_run(fb_engine *e, const fb_step *step, fb_error *err) {
     e->step = step;
     e->stopped = false;
     e->op_began = e->frame.options.profile ? fb_now() : 0;
-    fb_pool_run(e->pool, run_lane, e);
+    fb_pool_run(e->pool, fb_pool_lanes(e->pool), run_lane, e);
     if (e->stopped) return fb_fail(err, FB_ERROR_STOPPED, "run: stopped");
     if (e->frame.bound.program->logits != FB_NONE)
         widen(e, e->frame.bound.program->logits, step->epilogue_rows, step->logits);
