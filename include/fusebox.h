@@ -216,6 +216,12 @@ typedef struct fb_device_info {
  * backend was not built or not found, or the driver is missing. */
 FB_API fb_status fb_device_get(int32_t index, bool *found, fb_device_info *info, fb_error *err);
 
+/* The file of the CUDA backend; "none": there is none; NULL, as before any call: libfusebox_cuda.so beside
+ * this library or program, in ../lib, or where the system looks for libraries. The backend is opened once,
+ * by the first fb_device_get or session that may run on a GPU. After that, another file is refused with
+ * FB_ERROR_USAGE. */
+FB_API fb_status fb_cuda_library(const char *path, fb_error *err);
+
 FB_API void fb_session_options_default(fb_session_options *options);
 FB_API fb_status fb_session_create(const fb_model *model, const fb_session_options *options, fb_session **out,
                                    fb_error *err);

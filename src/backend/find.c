@@ -1,7 +1,9 @@
-/* Which backend a session gets. The CUDA backend is looked for once: in FUSEBOX_CUDA_LIBRARY if that is set
+/* Which backend a session gets. The CUDA backend is looked for once: in the file that fb_cuda_library named
  * ("none": nowhere), else beside this library, else wherever the system looks. */
 #include <dlfcn.h>
 #include <errno.h>
+#include <limits.h>
+#include <link.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,10 +14,12 @@
 #define LIBRARY "libfusebox_cuda.so"
 
 static struct {
-    pthread_once_t once;
+    pthread_mutex_t lock;
+    char given[PATH_MAX];         /* by fb_cuda_library; empty: none */
+    bool opened;                  /* what follows stays from then on */
     const fb_cuda_plugin *plugin; /* or NULL, with the reason */
     char why_not[512];
-} cuda = {.once = PTHREAD_ONCE_INIT};
+} cuda = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 typedef const fb_cuda_plugin *(*plugin_fn)(void);
 
@@ -42,15 +46,24 @@ static bool try_open(const char *path) {
     return true;
 }
 
-/* `tail` after the folder of the file that this code is in. */
-static bool try_beside(const char *tail) {
+/* The real path of the file that this code is in: a library, or the program, whose name in the link map is
+ * empty. argv[0], which dladdr gives for a program, may be a name without a folder: that would be looked up
+ * in the working directory, where anybody may have put a library. */
+static bool find_self(char path[PATH_MAX]) {
     Dl_info self;
+    void *found = NULL;
     static const char anchor = 0;
-    if (!dladdr(&anchor, &self) || !self.dli_fname) return false;
-    const char *slash = strrchr(self.dli_fname, '/');
-    char path[4096];
-    int length = snprintf(path, sizeof path, "%.*s%s", slash ? (int)(slash - self.dli_fname + 1) : 0,
-                          self.dli_fname, tail);
+    if (!dladdr1(&anchor, &self, &found, RTLD_DL_LINKMAP) || !found) return false;
+    const struct link_map *map = found;
+    return realpath(*map->l_name ? map->l_name : "/proc/self/exe", path) != NULL;
+}
+
+/* `tail` after the folder of that file. */
+static bool try_beside(const char *tail) {
+    char self[PATH_MAX], path[PATH_MAX];
+    if (!find_self(self)) return false;
+    int folder = (int)(strrchr(self, '/') - self + 1);
+    int length = snprintf(path, sizeof path, "%.*s%s", folder, self, tail);
     FILE *f = length < (int)sizeof path ? fopen(path, "rb") : NULL;
     if (!f) return false;
     fclose(f);
@@ -58,19 +71,35 @@ static bool try_beside(const char *tail) {
 }
 
 static void open_cuda(void) {
-    const char *given = getenv("FUSEBOX_CUDA_LIBRARY");
-    if (given && strcmp(given, "none") == 0)
+    if (strcmp(cuda.given, "none") == 0)
         snprintf(cuda.why_not, sizeof cuda.why_not, "cuda: switched off (FUSEBOX_CUDA_LIBRARY is none)");
-    else if (given && *given)
-        try_open(given);
+    else if (*cuda.given)
+        try_open(cuda.given);
     else if (!try_beside(LIBRARY) && !try_beside("../lib/" LIBRARY) && !try_open(LIBRARY))
         snprintf(cuda.why_not, sizeof cuda.why_not,
                  "cuda: no %s beside this program or where the system looks (make builds it where nvcc is)",
                  LIBRARY);
 }
 
+fb_status fb_cuda_library(const char *path, fb_error *err) {
+    if (!path) path = "";
+    if (strlen(path) >= sizeof cuda.given)
+        return fb_fail(err, FB_ERROR_USAGE, "cuda: library: a path of %zu bytes (at most %zu)", strlen(path),
+                       sizeof cuda.given - 1);
+    pthread_mutex_lock(&cuda.lock);
+    bool late = cuda.opened && strcmp(path, cuda.given) != 0;
+    if (!late) snprintf(cuda.given, sizeof cuda.given, "%s", path);
+    pthread_mutex_unlock(&cuda.lock);
+    return late ? fb_fail(err, FB_ERROR_USAGE,
+                          "cuda: library: %.300s (only before the backend is first looked for)", path)
+                : FB_OK;
+}
+
 static fb_status plugin_of(const fb_cuda_plugin **plugin, fb_error *err) {
-    pthread_once(&cuda.once, open_cuda);
+    pthread_mutex_lock(&cuda.lock);
+    if (!cuda.opened) open_cuda();
+    cuda.opened = true;
+    pthread_mutex_unlock(&cuda.lock);
     *plugin = cuda.plugin;
     return cuda.plugin ? FB_OK : fb_fail(err, FB_ERROR_SYSTEM, "%s", cuda.why_not);
 }

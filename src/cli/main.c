@@ -1,4 +1,5 @@
 /* fusebox: the table of subcommands, and the choice of one. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/cli.h"
@@ -65,4 +66,8 @@ static int dispatch(int argc, char **argv) {
                     name);
 }
 
-int main(int argc, char **argv) { return cli_finish_output(dispatch(argc, argv)); }
+int main(int argc, char **argv) {
+    fb_error err;
+    if (fb_cuda_library(getenv("FUSEBOX_CUDA_LIBRARY"), &err) != FB_OK) return cli_fail_error(&err);
+    return cli_finish_output(dispatch(argc, argv));
+}

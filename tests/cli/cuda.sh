@@ -25,6 +25,16 @@ FUSEBOX_CUDA_LIBRARY=$(ldconfig -p 2>/dev/null | sed -nE 's/^\s*libm\.so\.6 .*=>
 [ -z "$FUSEBOX_CUDA_LIBRARY" ] ||
     refuses "another library" 1 'cuda: .*libm\.so\.6: not a library of Fusebox$' run --backend cuda -p a
 
+# ---- what lies in the working directory, or beside it, is never opened: not even for a program found by its bare name
+mkdir -p "$work/lib" "$work/here"
+holds "a library that says when it is opened" ${CC:-cc} -shared -fPIC -x c -o "$work/lib/libfusebox_cuda.so" - \
+    <<<'int puts(const char *); __attribute__((constructor)) static void opened(void) { puts("planted"); }'
+cp "$work/lib/libfusebox_cuda.so" "$work/here/"
+planted() { (unset FUSEBOX_CUDA_LIBRARY && cd "$work/here" && PATH=$(dirname "$(realpath "$FUSEBOX")"):$PATH command fusebox info --devices) 2>&1; }
+is "a planted library" "$(planted | grep -c planted)" 0
+FUSEBOX_CUDA_LIBRARY=$work/here/libfusebox_cuda.so
+is "the same library, asked for" "$(fusebox info --devices && grep -c planted "$work/out")" 1
+
 if [ ! -f "$library" ]; then
     echo "# the emulated library is not there: nothing else was checked"
     finish

@@ -329,7 +329,7 @@ static int in_child(int (*body)(const way *), const way *w, const char *name, lo
         close(out[0]);
         dup2(out[1], 1);
         snprintf(number, sizeof number, "%ld", value);
-        setenv("FUSEBOX_CUDA_LIBRARY", cuda_emulated_path(), 1);
+        if (fb_cuda_library(cuda_emulated_path(), NULL) != FB_OK) _exit(127);
         setenv(name, number, 1);
         alarm(60);
         status = body(w);
