@@ -19,8 +19,8 @@
  * variable.
  *
  * A model is immutable once open and may be shared by threads. A session, a sampler and a text stream belong
- * to one thread at a time. A model must outlive its sessions and text streams. Passing NULL to a _free
- * function is allowed.
+ * to one thread at a time; only fb_session_cancel may be called by any thread at any time. A model must
+ * outlive its sessions and text streams. Passing NULL to a _free function is allowed.
  */
 #ifndef FUSEBOX_H
 #define FUSEBOX_H
@@ -47,7 +47,7 @@ typedef enum fb_status {
     FB_ERROR_UNSUPPORTED, /* well formed, but it asks for something that Fusebox does not do */
     FB_ERROR_MEMORY,      /* no memory for what was asked */
     FB_ERROR_SYSTEM,      /* the operating system refused something (a thread, a clock) */
-    FB_ERROR_STOPPED      /* a callback asked to stop */
+    FB_ERROR_STOPPED      /* a callback or fb_session_cancel asked to stop */
 } fb_status;
 
 typedef struct fb_error {
@@ -230,6 +230,11 @@ FB_API void fb_session_free(fb_session *session);
 /* Appends tokens. Fails without a change when an id is not in the vocabulary or the cache has no room. */
 FB_API fb_status fb_session_prefill(fb_session *session, const int32_t *ids, int64_t count, fb_error *err);
 FB_API fb_status fb_session_decode(fb_session *session, int32_t id, fb_error *err);
+
+/* Makes the prefill or decode that runs now, or if none runs the next one, return FB_ERROR_STOPPED. The
+ * tokens of a prefill's finished chunks stay, the session goes on from there. There are no logits until the
+ * next token. fb_session_reset takes a cancel back that has stopped nothing yet. */
+FB_API void fb_session_cancel(fb_session *session);
 
 /* Logits [rows, vocab] of the last prefill or decode: its last token's, or all of them with `all_logits`.
  * They belong to the session, until its next call. */

@@ -1,5 +1,6 @@
 /* A session: the tokens so far, and an engine that runs steps. */
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -30,7 +31,8 @@ struct fb_session {
     int64_t position;
     int64_t
         furthest; /* the largest position since the session was new: what that wrote over is gone for good */
-    bool broken;  /* a step was stopped half way: the cache is not what `position` says */
+    atomic_bool cancelled; /* the next step is not to begin */
+    bool broken;           /* a step was stopped half way: the cache is not what `position` says */
     float *logits;
     int64_t logits_rows, logits_capacity;
     int32_t best;          /* the last step's best token, where the plan computes only that */
@@ -170,6 +172,7 @@ fb_status fb_session_fork(const fb_session *from, fb_session **out, fb_error *er
     fb_session *s = malloc(sizeof *s);
     if (!s) return fb_fail_memory(err, "session", sizeof *s);
     *s = *from;
+    atomic_init(&s->cancelled, false);
     s->engine = NULL;
     s->logits = NULL;
     s->logits_capacity = 0;
@@ -217,6 +220,8 @@ static bool forward_hidden(void *user, int64_t layer, const float *hidden, int64
 /* One step of `rows` tokens, whose last `wanted` give logits at `logits`. */
 static fb_status run_step(fb_session *s, const int32_t *ids, int64_t rows, int64_t wanted, float *logits,
                           fb_error *err) {
+    if (atomic_exchange(&s->cancelled, false))
+        return fb_fail(err, FB_ERROR_STOPPED, "session: cancelled after %lld tokens", (long long)s->position);
     fb_step step = {.ids = ids,
                     .rows = rows,
                     .position = s->position,
@@ -308,7 +313,10 @@ const char *fb_session_backend(const fb_session *s) { return s->backend->name; }
 int32_t fb_session_threads(const fb_session *s) { return s->backend->threads(s->engine); }
 const char *fb_session_isa(const fb_session *s) { return s->backend->variant(s->engine); }
 
+void fb_session_cancel(fb_session *s) { atomic_store(&s->cancelled, true); }
+
 void fb_session_reset(fb_session *s) {
+    atomic_store(&s->cancelled, false);
     s->position = 0;
     s->furthest = 0;
     s->logits_rows = 0;

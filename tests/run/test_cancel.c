@@ -1,0 +1,118 @@
+/* A session is cancelled: what was running stops, what is done stays, and it goes on from there. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/support.h"
+
+enum { PROMPT = 40, CHUNK = 8 };
+
+typedef struct fixture {
+    fb_model *model;
+    fb_session *session;
+    int32_t ids[PROMPT];
+    int64_t cancel_after; /* tokens of a prefill, in its callback */
+} fixture;
+
+static bool on_progress(void *user, int64_t done, int64_t total) {
+    fixture *f = user;
+    (void)total;
+    if (done == f->cancel_after) fb_session_cancel(f->session);
+    return true;
+}
+
+static void begin(fixture *f) {
+    fb_session_options options;
+    fb_error err;
+    *f = (fixture){0};
+    assert_ok(fb_model_open(FBT_GOLDENS "/neox-parallel", &f->model, &err), &err);
+    fb_session_options_default(&options);
+    options.threads = 2;
+    options.chunk = CHUNK;
+    options.on_progress = on_progress;
+    options.user = f;
+    assert_ok(fb_session_create(f->model, &options, &f->session, &err), &err);
+    for (int i = 0; i < PROMPT; i++) f->ids[i] = i * 7 % 300;
+}
+
+static void end(fixture *f) {
+    fb_session_free(f->session);
+    fb_model_free(f->model);
+}
+
+static int32_t best_of(fb_session *session) {
+    fb_error err;
+    int32_t id;
+    assert_ok(fb_session_best(session, &id, &err), &err);
+    return id;
+}
+
+static void prefill_keeps_its_chunks(void **state) {
+    (void)state;
+    fixture f;
+    fb_error err;
+    begin(&f);
+    assert_ok(fb_session_prefill(f.session, f.ids, PROMPT, &err), &err);
+    int32_t best = best_of(f.session);
+    fb_session_reset(f.session);
+    f.cancel_after = 2 * CHUNK;
+    assert_refused(fb_session_prefill(f.session, f.ids, PROMPT, &err), FB_ERROR_STOPPED, &err,
+                   "cancelled|16");
+    assert_int_equal(fb_session_position(f.session), 2 * CHUNK);
+    int32_t id;
+    assert_int_equal(fb_session_best(f.session, &id, NULL), FB_ERROR_USAGE);
+    f.cancel_after = 0;
+    assert_ok(fb_session_prefill(f.session, f.ids + 2 * CHUNK, PROMPT - 2 * CHUNK, &err), &err);
+    assert_int_equal(best_of(f.session), best);
+    end(&f);
+}
+
+static void next_call_is_stopped_once(void **state) {
+    (void)state;
+    fixture f;
+    fb_error err;
+    begin(&f);
+    assert_ok(fb_session_prefill(f.session, f.ids, CHUNK, &err), &err);
+    fb_session_cancel(f.session);
+    fb_session_cancel(f.session);
+    assert_refused(fb_session_decode(f.session, 1, &err), FB_ERROR_STOPPED, &err, "cancelled|8");
+    assert_int_equal(fb_session_position(f.session), CHUNK);
+    assert_ok(fb_session_decode(f.session, 1, &err), &err);
+    fb_session_cancel(f.session); /* taken back by a reset, and not inherited */
+    fb_session *fork;
+    assert_ok(fb_session_fork(f.session, &fork, &err), &err);
+    assert_ok(fb_session_decode(fork, 1, &err), &err);
+    fb_session_free(fork);
+    fb_session_reset(f.session);
+    assert_ok(fb_session_decode(f.session, 1, &err), &err);
+    end(&f);
+}
+
+static void *cancel(void *session) {
+    fb_session_cancel(session);
+    return NULL;
+}
+
+static void another_thread_may_cancel(void **state) {
+    (void)state;
+    fixture f;
+    fb_error err;
+    pthread_t thread;
+    fb_status status = FB_OK;
+    begin(&f);
+    assert_int_equal(pthread_create(&thread, NULL, cancel, f.session), 0);
+    while (status == FB_OK) {
+        if (fb_session_position(f.session) == 128) fb_session_trim(f.session, 0, NULL);
+        status = fb_session_decode(f.session, 1, &err);
+    }
+    pthread_join(thread, NULL);
+    assert_refused(status, FB_ERROR_STOPPED, &err, "cancelled");
+    end(&f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(prefill_keeps_its_chunks),
+                                       cmocka_unit_test(next_call_is_stopped_once),
+                                       cmocka_unit_test(another_thread_may_cancel)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
