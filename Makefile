@@ -21,7 +21,7 @@ run: $(CLI)
 install: all
 	install -d $(DESTDIR)$(PREFIX)/{bin,include,lib/pkgconfig,share/fusebox/models/storyteller}
 	install -m 755 $(CLI) $(DESTDIR)$(PREFIX)/bin/fusebox
-	install -m 644 include/fusebox.h $(DESTDIR)$(PREFIX)/include/
+	install -m 644 include/*.h $(DESTDIR)$(PREFIX)/include/
 	install -m 644 $(LIB_STATIC) $(DESTDIR)$(PREFIX)/lib/
 	install -m 755 $(LIB_SHARED) $(DESTDIR)$(PREFIX)/lib/libfusebox.so.$(SOVERSION)
 	ln -sf libfusebox.so.$(SOVERSION) $(DESTDIR)$(PREFIX)/lib/libfusebox.so

@@ -127,23 +127,40 @@ unit() { # unit DIR LABEL ARGUMENT...
     done
 }
 
-# The functions that fusebox.h declares, and those that the shared library lets others see, must be the same.
-exports_match() { # exports_match LIBRARY HEADER
-    diff <(sed -nE 's/^FB_API .*[ *](fb_[a-z0-9_]+)\(.*/\1/p' "$2" | sort) \
-        <(nm -D --defined-only "$1" | awk '{ print $3 }' | sort) >"$scratch/exports" && return
+# The functions that the headers declare, and those that the shared library lets others see, must be the same.
+exports_match() { # exports_match LIBRARY HEADER...
+    local library=$1
+    shift
+    diff <(sed -nE 's/^FB_API .*[ *](fb_[a-z0-9_]+)\(.*/\1/p' "$@" | sort) \
+        <(nm -D --defined-only "$library" | awk '{ print $3 }' | sort) >"$scratch/exports" && return
     echo "declared (<) and exported (>) functions differ:"
     cat "$scratch/exports"
     return 1
+}
+
+# Each installed header alone, as C11 and as C++17, with more warnings than its users have.
+header_compiles() { # header_compiles NAME FLAG...
+    local strict="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror -fsyntax-only"
+    echo "#include <$1>" >"$scratch/header.c"
+    shift
+    ${CC:-cc} -std=c11 $strict "$@" "$scratch/header.c" && ${CXX:-g++} -std=c++17 $strict "$@" -x c++ "$scratch/header.c"
 }
 
 install_stage() {
     local root=$scratch/root prefix=/usr/local flags libs example name kind
     build "$BUILD" all || { bad "install: build"; return; }
     check "install: make install" "$MAKE" --no-print-directory -s BUILD="$BUILD" DESTDIR="$root" PREFIX=$prefix install
-    check "install: exports" exports_match "$root$prefix/lib/libfusebox.so" include/fusebox.h
+    check "install: exports" exports_match "$root$prefix/lib/libfusebox.so" include/*.h
     export PKG_CONFIG_PATH=$root$prefix/lib/pkgconfig
     flags=$(pkg-config --define-variable=prefix="$root$prefix" --cflags fusebox)
     libs=$(pkg-config --define-variable=prefix="$root$prefix" --libs --static fusebox)
+    for name in fusebox.h fusebox_tools.h; do
+        check "install: $name as C and as C++" header_compiles "$name" $flags
+    done
+    check "install: short structs: build" \
+        ${CC:-cc} -std=c11 -Wall -Wextra -Werror tests/api/short_structs.c -o "$scratch/short_structs" $libs
+    check "install: short structs: run" env LD_LIBRARY_PATH="$root$prefix/lib" \
+        "$scratch/short_structs" "$root$prefix/share/fusebox/models/storyteller"
     for example in examples/*.c; do
         name=$(basename "$example" .c)
         for kind in shared static; do

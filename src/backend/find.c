@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "backend/cuda/plugin.h"
+#include "base/sized.h"
 
 #define LIBRARY "libfusebox_cuda.so"
 
@@ -156,11 +157,9 @@ const fb_backend *fb_backend_of(const fb_session_options *options) {
     return fb_backend_find(options, &backend, &device, NULL) == FB_OK ? backend : NULL;
 }
 
-fb_status fb_device_get(int32_t index, bool *found, fb_device_info *info, fb_error *err) {
+static fb_status describe(int32_t index, bool *found, fb_device_info *info, fb_error *err) {
     const fb_cuda_plugin *plugin;
     int32_t count;
-    *found = false;
-    *info = (fb_device_info){0};
     if (index < 0) return fb_fail(err, FB_ERROR_USAGE, "device: %d (at least 0)", index);
     FB_TRY(plugin_of(&plugin, err));
     FB_TRY(plugin->count(&count, err));
@@ -181,4 +180,18 @@ fb_status fb_device_get(int32_t index, bool *found, fb_device_info *info, fb_err
         snprintf(info->why_not, sizeof info->why_not, "%s", why.message);
     *found = true;
     return FB_OK;
+}
+
+FB_SIZED_ENDS_WITH(fb_device_info, why_not);
+
+fb_status fb_device_fill(int32_t index, bool *found, fb_device_info *out, fb_error *err) {
+    fb_device_info info;
+    memset(&info, 0, sizeof info);
+    *found = false;
+    if (!fb_sized_give(&info, sizeof info, out))
+        return fb_fail(err, FB_ERROR_USAGE, "fb_device_info: size: %zu (at least %zu)", out->size,
+                       sizeof out->size);
+    fb_status status = describe(index, found, &info, err);
+    fb_sized_give(&info, sizeof info, out);
+    return status;
 }

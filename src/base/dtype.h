@@ -11,6 +11,10 @@
 extern "C" {
 #endif
 
+/* Floats come first. Not for programs: both grow. */
+#define FB_FLOAT_COUNT (FB_F64 + 1)
+#define FB_DTYPE_COUNT (FB_Q6_K + 1)
+
 static inline bool fb_dtype_is_float(fb_dtype dtype) { return (unsigned)dtype < FB_FLOAT_COUNT; }
 /* Elements of a block: 1 for floats. Rows of a quantised tensor are whole blocks. */
 int64_t fb_dtype_block(fb_dtype dtype);

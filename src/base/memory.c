@@ -25,3 +25,12 @@ fb_status fb_memory_take(const char *what, int64_t bytes, void **out, fb_error *
     *out = aligned_alloc(ALIGN, (size_t)rounded);
     return *out ? FB_OK : fb_fail_memory(err, what, bytes);
 }
+
+/* The structs lie behind the pointers, at multiples of 16 bytes. */
+void *fb_memory_structs(int64_t count, size_t size) {
+    size_t number = (size_t)count, stride = (size + 15) / 16 * 16;
+    size_t front = (number * sizeof(void *) + 15) / 16 * 16;
+    char *memory = calloc(1, front + number * stride);
+    for (size_t i = 0; memory && i < number; i++) ((void **)memory)[i] = memory + front + i * stride;
+    return memory;
+}

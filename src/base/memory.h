@@ -11,4 +11,8 @@ fb_status fb_memory_take(const char *what, int64_t bytes, void **out, fb_error *
 /* Bytes that could be used without swapping; INT64_MAX where the system does not tell. */
 int64_t fb_memory_available(void);
 
+/* An array of pointers to `count` structs of `size` bytes, all zero, in one allocation: free releases it.
+ * NULL: no memory. */
+void *fb_memory_structs(int64_t count, size_t size);
+
 #endif

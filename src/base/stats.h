@@ -3,6 +3,7 @@
 #define FB_BASE_STATS_H
 
 #include "base/status.h"
+#include "fusebox_tools.h"
 
 /* Sorts from the smallest; NaN comes last. */
 void fb_stats_sort(double *values, int64_t count);

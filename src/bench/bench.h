@@ -2,9 +2,10 @@
 #ifndef FB_BENCH_BENCH_H
 #define FB_BENCH_BENCH_H
 
-#include "base/status.h"
+#include "base/options.h"
 
-fb_status fb_bench_check(const fb_model *model, const fb_bench_options *options, fb_error *err);
+/* Whether a prompt of `prompt` tokens and `gen` after it fit, and `reps` is a number of repetitions. */
+fb_status fb_bench_check(const fb_model *model, int64_t prompt, int64_t gen, int64_t reps, fb_error *err);
 
 /* Ids of the vocabulary in no order, the same ones every time. */
 void fb_bench_ids(const fb_model *model, int32_t *ids, int64_t count);
@@ -35,8 +36,9 @@ fb_status fb_bench_spread(const double *samples, int64_t count, fb_spread *out, 
 /* Of a[i] / b[i]. */
 fb_status fb_bench_ratio(const double *a, const double *b, int64_t count, fb_spread *out, fb_error *err);
 
-/* Calls the owner; false: it asks to stop. */
-fb_status fb_bench_progress(const fb_bench_options *options, int64_t done, int64_t total, fb_error *err);
+/* Calls the owner; FB_ERROR_STOPPED: it asks to stop. */
+fb_status fb_bench_progress(fb_progress_fn on_progress, void *user, int64_t done, int64_t total,
+                            fb_error *err);
 
 /* ---- one stream ---- */
 

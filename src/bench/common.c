@@ -10,22 +10,17 @@
 
 #define MAX_REPS 100000
 
-void fb_bench_options_default(fb_bench_options *options) {
-    *options = (fb_bench_options){.prompt = 64, .gen = 64, .reps = 9};
-    fb_session_options_default(&options->session);
-}
-
-fb_status fb_bench_check(const fb_model *model, const fb_bench_options *o, fb_error *err) {
+fb_status fb_bench_check(const fb_model *model, int64_t prompt, int64_t gen, int64_t reps, fb_error *err) {
     fb_model_info info;
     fb_model_get_info(model, &info);
-    if (o->prompt < 1) return fb_fail(err, FB_ERROR_USAGE, "prompt: %lld (at least 1)", (long long)o->prompt);
-    if (o->gen < 1) return fb_fail(err, FB_ERROR_USAGE, "gen: %lld (at least 1)", (long long)o->gen);
-    if (o->prompt > info.context || o->gen > info.context - o->prompt)
+    if (prompt < 1) return fb_fail(err, FB_ERROR_USAGE, "prompt: %lld (at least 1)", (long long)prompt);
+    if (gen < 1) return fb_fail(err, FB_ERROR_USAGE, "gen: %lld (at least 1)", (long long)gen);
+    if (prompt > info.context || gen > info.context - prompt)
         return fb_fail(err, FB_ERROR_USAGE,
                        "prompt and gen: %lld and %lld tokens (the model's context is %lld)",
-                       (long long)o->prompt, (long long)o->gen, (long long)info.context);
-    if (o->reps < 1 || o->reps > MAX_REPS)
-        return fb_fail(err, FB_ERROR_USAGE, "reps: %lld (1 to %d)", (long long)o->reps, MAX_REPS);
+                       (long long)prompt, (long long)gen, (long long)info.context);
+    if (reps < 1 || reps > MAX_REPS)
+        return fb_fail(err, FB_ERROR_USAGE, "reps: %lld (1 to %d)", (long long)reps, MAX_REPS);
     return FB_OK;
 }
 
@@ -97,8 +92,9 @@ fb_status fb_bench_ratio(const double *a, const double *b, int64_t count, fb_spr
     return FB_OK;
 }
 
-fb_status fb_bench_progress(const fb_bench_options *o, int64_t done, int64_t total, fb_error *err) {
-    if (!o->on_progress || o->on_progress(o->user, done, total)) return FB_OK;
+fb_status fb_bench_progress(fb_progress_fn on_progress, void *user, int64_t done, int64_t total,
+                            fb_error *err) {
+    if (!on_progress || on_progress(user, done, total)) return FB_OK;
     return fb_fail(err, FB_ERROR_STOPPED, "bench: stopped after %lld of %lld repetitions", (long long)done,
                    (long long)total);
 }

@@ -1,8 +1,10 @@
 /* Single fuses against the plain ops that they replace, by the backend's own clock. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "bench/bench.h"
 #include "fuse/fuse.h"
 #include "model/model.h"
@@ -20,7 +22,8 @@ typedef struct side {
 
 typedef struct ops_bench {
     const fb_model *model;
-    const fb_bench_options *options;
+    const fb_bench_ops_options *options;
+    fb_session_options session; /* that they ask for */
     fb_bench_ops_report *report;
     int32_t *ids; /* [prompt + gen] */
     side plain, fused;
@@ -60,20 +63,20 @@ static double seconds_of(const side *s, bool with_tail) {
 /* ---- steps ---- */
 
 static fb_status open_side(const ops_bench *b, uint32_t fuses, side *s, fb_error *err) {
-    const fb_bench_options *o = b->options;
+    const fb_bench_ops_options *o = b->options;
     int32_t device;
-    FB_TRY(fb_backend_find(&o->session, &s->backend, &device, err));
+    FB_TRY(fb_backend_find(&b->session, &s->backend, &device, err));
     fb_plan_options plan = {.fuses = fuses,
-                            .exact = o->session.exact,
+                            .exact = o->exact,
                             .greedy = true,
-                            .float_dot = fb_float_dot(&o->session),
+                            .float_dot = fb_float_dot(&b->session),
                             .screen = s->backend->screens};
     fb_dtype kv;
-    FB_TRY(fb_dtype_parse_kv(o->session.kv, o->session.act, &kv, err));
-    fb_backend_options backend = {.threads = o->session.threads,
-                                  .act = o->session.act,
+    FB_TRY(fb_dtype_parse_kv(o->kv, o->act, &kv, err));
+    fb_backend_options backend = {.threads = o->threads,
+                                  .act = o->act,
                                   .kv = kv,
-                                  .isa = o->session.isa,
+                                  .isa = o->isa,
                                   .device = device,
                                   .profile = true,
                                   .capacity = o->prompt + o->gen,
@@ -128,10 +131,10 @@ static fb_status check(ops_bench *b, fb_fuse_id fuse, fb_bench_op *op, fb_error 
         if (logits) fb_bench_compare(&d, b->plain.logits, b->fused.logits, p->vocab);
         fb_bench_compare_best(&d, b->plain.logits, b->plain.best, b->fused.best);
     }
-    bool bits = fb_fuse_table[fuse].exactness == FB_EXACT_BIT || b->options->session.exact;
+    bool bits = fb_fuse_table[fuse].exactness == FB_EXACT_BIT || b->options->exact;
     op->bit_identical = d.bit_identical;
     op->max_abs = logits ? d.max_abs : NAN;
-    op->agrees = fb_bench_agrees(&d, bits, fb_bench_tolerance(b->model, &b->options->session));
+    op->agrees = fb_bench_agrees(&d, bits, fb_bench_tolerance(b->model, &b->session));
     return FB_OK;
 }
 
@@ -152,7 +155,7 @@ static fb_status time_op(ops_bench *b, fb_bench_op *op, bool prefill, fb_error *
 }
 
 static fb_status add_op(ops_bench *b, fb_fuse_id fuse, int64_t rows, fb_bench_op **out, fb_error *err) {
-    fb_bench_op *op = *out = &b->report->ops[b->report->count++];
+    fb_bench_op *op = *out = b->report->ops[b->report->count++];
     size_t reps = (size_t)b->options->reps;
     op->fuse = fb_fuse_name(fuse);
     op->rows = rows;
@@ -169,7 +172,7 @@ static fb_status bench_fuse(ops_bench *b, fb_fuse_id fuse, fb_error *err) {
     FB_TRY(open_side(b, 0, &b->plain, err));
     FB_TRY(open_side(b, FB_FUSE_BIT(fuse), &b->fused, err));
     b->report->threads = b->plain.backend->threads(b->plain.engine);
-    b->report->isa = b->plain.backend->variant(b->plain.engine);
+    snprintf(b->report->isa, sizeof b->report->isa, "%s", b->plain.backend->variant(b->plain.engine));
     mark_differences(&b->plain, &b->fused.plan.program);
     mark_differences(&b->fused, &b->plain.plan.program);
     FB_TRY(check(b, fuse, decode, err));
@@ -185,37 +188,40 @@ static fb_status bench_fuse(ops_bench *b, fb_fuse_id fuse, fb_error *err) {
 /* ---- all of them ---- */
 
 static fb_status run(ops_bench *b, fb_error *err) {
-    const fb_bench_options *o = b->options;
-    FB_TRY(fb_bench_check(b->model, o, err));
+    const fb_bench_ops_options *o = b->options;
+    FB_TRY(fb_bench_check(b->model, o->prompt, o->gen, o->reps, err));
     b->report = calloc(1, sizeof *b->report);
     if (!b->report) return fb_fail_memory(err, "benchmark", sizeof *b->report);
     *b->report = (fb_bench_ops_report){.agree = true, .prompt = o->prompt, .gen = o->gen, .reps = o->reps};
-    b->report->ops = calloc(2 * FB_FUSE_COUNT, sizeof *b->report->ops);
+    b->report->ops = fb_memory_structs(2 * FB_FUSE_COUNT, sizeof **b->report->ops);
     b->ids = malloc((size_t)(o->prompt + o->gen) * sizeof *b->ids);
     if (!b->report->ops || !b->ids) return fb_fail_memory(err, "benchmark", (o->prompt + o->gen) * 4);
     fb_bench_ids(b->model, b->ids, o->prompt + o->gen);
     for (int fuse = 0; fuse < FB_FUSE_COUNT; fuse++) {
-        const fb_backend *backend = fb_backend_of(&o->session);
+        const fb_backend *backend = fb_backend_of(&b->session);
         fb_plan_options alone = {
-            .greedy = true, .float_dot = fb_float_dot(&o->session), .screen = backend && backend->screens};
+            .greedy = true, .float_dot = fb_float_dot(&b->session), .screen = backend && backend->screens};
         if (!fb_fuse_why_not(&b->model->spec->program, (fb_fuse_id)fuse, &alone)) {
             fb_status status = bench_fuse(b, (fb_fuse_id)fuse, err);
             close_side(&b->plain);
             close_side(&b->fused);
             FB_TRY(status);
         }
-        FB_TRY(fb_bench_progress(o, fuse + 1, FB_FUSE_COUNT, err));
+        FB_TRY(fb_bench_progress(o->on_progress, o->user, fuse + 1, FB_FUSE_COUNT, err));
     }
     return FB_OK;
 }
 
-fb_status fb_bench_ops(const fb_model *model, const fb_bench_options *options, fb_bench_ops_report **report,
+fb_status fb_bench_ops(const fb_model *model, const fb_bench_ops_options *given, fb_bench_ops_report **report,
                        fb_error *err) {
     *report = NULL;
+    fb_bench_ops_options options;
+    FB_TRY(fb_bench_ops_options_take(given, &options, err));
     ops_bench *b = calloc(1, sizeof *b);
     if (!b) return fb_fail_memory(err, "benchmark", sizeof *b);
     b->model = model;
-    b->options = options;
+    b->options = &options;
+    b->session = fb_bench_ops_session(&options);
     fb_status status = run(b, err);
     if (status == FB_OK)
         *report = b->report;
@@ -229,8 +235,8 @@ fb_status fb_bench_ops(const fb_model *model, const fb_bench_options *options, f
 void fb_bench_ops_free(fb_bench_ops_report *report) {
     if (!report) return;
     for (int64_t i = 0; report->ops && i < report->count; i++) {
-        free(report->ops[i].plain);
-        free(report->ops[i].fused);
+        free(report->ops[i]->plain);
+        free(report->ops[i]->fused);
     }
     free(report->ops);
     free(report);

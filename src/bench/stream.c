@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "bench/bench.h"
 
 #define STEPS      128 /* timed at each distance, less where the cache is small */
@@ -28,12 +29,6 @@ typedef struct stream {
     double deadline; /* of a prefill */
     bool late;
 } stream;
-
-void fb_bench_stream_options_default(fb_bench_stream_options *options) {
-    *options = (fb_bench_stream_options){.ttft_limit = 10};
-    fb_session_options_default(&options->session);
-    options->session.cache = FB_CACHE_SINKS;
-}
 
 int64_t fb_bench_resident(void) {
     long long size, resident = 0;
@@ -64,12 +59,10 @@ static bool on_chunk(void *user, int64_t done, int64_t total) {
 
 static fb_status create_session(stream *s, fb_cache_kind cache, int64_t capacity, bool greedy,
                                 fb_session **out, fb_error *err) {
-    fb_session_options o = s->options->session;
+    fb_session_options o = fb_bench_stream_session(s->options);
     o.cache = cache;
     o.capacity = capacity;
     o.greedy = greedy;
-    o.beyond_context = o.all_logits = o.profile = false;
-    o.on_hidden = NULL;
     o.on_progress = on_chunk;
     o.user = s;
     return fb_session_create(s->model, &o, out, err);
@@ -129,8 +122,9 @@ static fb_status rehearse(stream *s, fb_error *err) {
     if (s->report->cache == FB_CACHE_DENSE) return FB_OK;
     fb_session *dense;
     FB_TRY(create_session(s, FB_CACHE_DENSE, s->first, false, &dense, err));
-    fb_status status = fb_bench_stream_check(dense, s->ids, prompt, steps,
-                                             fb_bench_tolerance(s->model, &s->options->session), err);
+    fb_session_options session = fb_bench_stream_session(s->options);
+    fb_status status =
+        fb_bench_stream_check(dense, s->ids, prompt, steps, fb_bench_tolerance(s->model, &session), err);
     if (status == FB_ERROR_STOPPED) status = fail_stopped(s, err);
     if (status == FB_OK) s->report->checked = steps + 1;
     fb_session_free(dense);
@@ -152,14 +146,14 @@ static fb_status time_line(stream *s, fb_bench_stream_line *line, fb_error *err)
 
 static fb_status time_stream(stream *s, fb_error *err) {
     FB_TRY(read_prompt(s, s->session, s->ids, s->first, &s->ids[s->first], err));
-    for (int32_t i = 0; i < s->report->line_count; i++) FB_TRY(time_line(s, &s->report->lines[i], err));
+    for (int32_t i = 0; i < s->report->line_count; i++) FB_TRY(time_line(s, s->report->lines[i], err));
     return FB_OK;
 }
 
 /* The stream's own tokens as prompts. Once one takes too long, longer ones are not tried. */
 static fb_status time_prompts(stream *s, fb_error *err) {
     for (int32_t i = 0; i < s->report->line_count; i++) {
-        fb_bench_stream_line *line = &s->report->lines[i];
+        fb_bench_stream_line *line = s->report->lines[i];
         int32_t best;
         line->ttft = NAN;
         if (s->late) continue;
@@ -184,7 +178,7 @@ static fb_status time_recompute(stream *s, fb_session *dense, fb_error *err) {
     }
     r->recompute_steps = RECOMPUTED;
     FB_TRY(fb_bench_spread(s->samples, RECOMPUTED, &r->recompute, err));
-    r->ratio = r->recompute.median / r->lines[r->line_count - 1].tpot.median;
+    r->ratio = r->recompute.median / r->lines[r->line_count - 1]->tpot.median;
     return FB_OK;
 }
 
@@ -243,12 +237,12 @@ static fb_status allocate(stream *s, fb_error *err) {
     r->line_count = fb_bench_stream_positions(s->first, s->last, r->steps, positions);
     s->total = positions[r->line_count - 1] + r->steps;
     int64_t ids = s->total + RECOMPUTED + 2;
-    r->lines = calloc((size_t)r->line_count, sizeof *r->lines);
+    r->lines = fb_memory_structs(r->line_count, sizeof **r->lines);
     s->ids = calloc((size_t)ids, sizeof *s->ids);
     s->samples = calloc(STEPS, sizeof *s->samples);
     if (!r->lines || !s->ids || !s->samples)
         return fb_fail_memory(err, "benchmark", ids * (int64_t)sizeof *s->ids);
-    for (int32_t i = 0; i < r->line_count; i++) r->lines[i].position = positions[i];
+    for (int32_t i = 0; i < r->line_count; i++) r->lines[i]->position = positions[i];
     return FB_OK;
 }
 
@@ -257,7 +251,7 @@ static fb_status run(stream *s, fb_error *err) {
     fb_model_info info;
     fb_cache_info cache;
     fb_model_get_info(s->model, &info);
-    FB_TRY(create_session(s, s->options->session.cache, 0, true, &s->session, err));
+    FB_TRY(create_session(s, s->options->cache, 0, true, &s->session, err));
     fb_session_get_cache(s->session, &cache);
     r->cache = cache.kind;
     r->sinks = cache.sinks;
@@ -276,10 +270,12 @@ static fb_status run(stream *s, fb_error *err) {
     return r->cache == FB_CACHE_DENSE ? FB_OK : recompute(s, err);
 }
 
-fb_status fb_bench_stream_run(const fb_model *model, const fb_bench_stream_options *options,
+fb_status fb_bench_stream_run(const fb_model *model, const fb_bench_stream_options *given,
                               fb_bench_stream_report **report, fb_error *err) {
-    stream s = {.model = model, .options = options, .deadline = INFINITY};
     *report = NULL;
+    fb_bench_stream_options options;
+    FB_TRY(fb_bench_stream_options_take(given, &options, err));
+    stream s = {.model = model, .options = &options, .deadline = INFINITY};
     s.report = calloc(1, sizeof *s.report);
     if (!s.report) return fb_fail_memory(err, "benchmark", sizeof *s.report);
     fb_status status = run(&s, err);

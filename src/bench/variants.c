@@ -1,7 +1,9 @@
 /* Whole generations under different fuses: checked against each other, then timed in turns. */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "base/stats.h"
 #include "bench/bench.h"
 #include "fuse/fuse.h"
@@ -19,17 +21,7 @@ typedef struct bench {
 
 static fb_status create_session(const bench *b, int32_t variant, bool greedy, fb_session **out,
                                 fb_error *err) {
-    const fb_session_options *given = &b->options->session;
-    fb_session_options o;
-    fb_session_options_default(&o);
-    o.threads = given->threads;
-    o.act = given->act;
-    o.kv = given->kv;
-    o.isa = given->isa;
-    o.backend = given->backend;
-    o.float_dot = given->float_dot;
-    o.exact = given->exact;
-    o.machine = given->machine;
+    fb_session_options o = fb_bench_session(b->options);
     o.fuse = b->options->specs[variant];
     o.greedy = greedy;
     o.capacity = b->options->prompt + b->options->gen;
@@ -43,8 +35,7 @@ static bool promises_bits(const bench *b, const fb_session *session) {
     const char *name;
     int64_t calls, a_step, a_head;
     for (int i = 0; fb_session_fuse_calls(session, i, &name, &calls, &a_step, &a_head); i++)
-        if (a_step > 0 && fb_fuse_table[i].exactness != FB_EXACT_BIT && !b->options->session.exact)
-            return false;
+        if (a_step > 0 && fb_fuse_table[i].exactness != FB_EXACT_BIT && !b->options->exact) return false;
     return true;
 }
 
@@ -101,7 +92,7 @@ static fb_status generate(const bench *b, fb_session *session, int32_t *tokens, 
 
 /* The greedy tokens of the session that will be timed; this warms it up, too. */
 static fb_status compare_tokens(const bench *b, int32_t variant, fb_error *err) {
-    fb_bench_variant *v = &b->report->variants[variant];
+    fb_bench_variant *v = b->report->variants[variant];
     double prefill, ttft;
     FB_TRY(generate(b, b->sessions[variant], variant ? b->tokens : b->first, &prefill, &ttft, err));
     fb_session_reset(b->sessions[variant]);
@@ -115,7 +106,7 @@ static fb_status compare_tokens(const bench *b, int32_t variant, fb_error *err) 
 }
 
 static fb_status check_variant(const bench *b, int32_t variant, fb_error *err) {
-    fb_bench_variant *v = &b->report->variants[variant];
+    fb_bench_variant *v = b->report->variants[variant];
     fb_session *first = NULL, *other = NULL;
     fb_bench_difference d = {0};
     FB_TRY(compare_tokens(b, variant, err));
@@ -126,7 +117,8 @@ static fb_status check_variant(const bench *b, int32_t variant, fb_error *err) {
         bool bits = promises_bits(b, first) && promises_bits(b, other);
         v->bit_identical = d.bit_identical;
         v->max_abs = d.max_abs;
-        v->agrees = fb_bench_agrees(&d, bits, fb_bench_tolerance(b->model, &b->options->session));
+        fb_session_options session = fb_bench_session(b->options);
+        v->agrees = fb_bench_agrees(&d, bits, fb_bench_tolerance(b->model, &session));
         b->report->agree = b->report->agree && v->agrees;
     }
     fb_session_free(first);
@@ -137,24 +129,24 @@ static fb_status check_variant(const bench *b, int32_t variant, fb_error *err) {
 /* ---- the times ---- */
 
 static fb_status time_variants(const bench *b, fb_error *err) {
-    int32_t count = b->report->variant_count;
+    int64_t count = b->report->variant_count;
     for (int64_t rep = 0; rep < b->options->reps; rep++) {
         /* Another one begins each time: what slows the machine down for a while hits all alike. */
         for (int32_t turn = 0; turn < count; turn++) {
             int32_t variant = (int32_t)((rep + turn) % count);
-            fb_bench_variant *v = &b->report->variants[variant];
+            fb_bench_variant *v = b->report->variants[variant];
             FB_TRY(generate(b, b->sessions[variant], b->tokens, &v->prefill[rep], &v->ttft[rep], err));
             v->tpot[rep] = fb_stats_median(b->steps, b->options->gen);
         }
-        FB_TRY(fb_bench_progress(b->options, rep + 1, b->options->reps, err));
+        FB_TRY(fb_bench_progress(b->options->on_progress, b->options->user, rep + 1, b->options->reps, err));
     }
     return FB_OK;
 }
 
 static fb_status summarize(const fb_bench_report *report, fb_error *err) {
-    const fb_bench_variant *first = &report->variants[0];
+    const fb_bench_variant *first = report->variants[0];
     for (int32_t i = 0; i < report->variant_count; i++) {
-        fb_bench_variant *v = &report->variants[i];
+        fb_bench_variant *v = report->variants[i];
         FB_TRY(fb_bench_spread(v->prefill, report->reps, &v->prefill_spread, err));
         FB_TRY(fb_bench_spread(v->ttft, report->reps, &v->ttft_spread, err));
         FB_TRY(fb_bench_spread(v->tpot, report->reps, &v->tpot_spread, err));
@@ -182,9 +174,10 @@ static fb_status allocate(bench *b, fb_error *err) {
     b->tokens = zeros(o->gen + 1, sizeof *b->tokens, &ok);
     b->steps = zeros(o->gen, sizeof *b->steps, &ok);
     b->report = zeros(1, sizeof *b->report, &ok);
-    if (ok) b->report->variants = zeros(o->spec_count, sizeof *b->report->variants, &ok);
+    if (ok) b->report->variants = fb_memory_structs(o->spec_count, sizeof **b->report->variants);
+    ok = ok && b->report->variants;
     for (int32_t i = 0; ok && i < o->spec_count; i++) {
-        fb_bench_variant *v = &b->report->variants[b->report->variant_count++];
+        fb_bench_variant *v = b->report->variants[b->report->variant_count++];
         v->spec = o->specs[i];
         v->prefill = zeros(o->reps, sizeof *v->prefill, &ok);
         v->ttft = zeros(o->reps, sizeof *v->ttft, &ok);
@@ -195,7 +188,7 @@ static fb_status allocate(bench *b, fb_error *err) {
 
 static fb_status run(bench *b, fb_error *err) {
     const fb_bench_options *o = b->options;
-    FB_TRY(fb_bench_check(b->model, o, err));
+    FB_TRY(fb_bench_check(b->model, o->prompt, o->gen, o->reps, err));
     if (o->spec_count < 1) return fb_fail(err, FB_ERROR_USAGE, "variants: %d (at least 1)", o->spec_count);
     FB_TRY(allocate(b, err));
     fb_bench_report *r = b->report;
@@ -206,19 +199,21 @@ static fb_status run(bench *b, fb_error *err) {
     fb_bench_ids(b->model, b->prompt, o->prompt);
     for (int32_t i = 0; i < o->spec_count; i++) FB_TRY(create_session(b, i, true, &b->sessions[i], err));
     r->threads = fb_session_threads(b->sessions[0]);
-    r->isa = fb_session_isa(b->sessions[0]);
+    snprintf(r->isa, sizeof r->isa, "%s", fb_session_isa(b->sessions[0]));
     for (int32_t i = 0; i < o->spec_count; i++) FB_TRY(check_variant(b, i, err));
     if (!r->agree) return FB_OK;
     FB_TRY(time_variants(b, err));
     return summarize(r, err);
 }
 
-fb_status fb_bench_run(const fb_model *model, const fb_bench_options *options, fb_bench_report **report,
+fb_status fb_bench_run(const fb_model *model, const fb_bench_options *given, fb_bench_report **report,
                        fb_error *err) {
-    bench b = {.model = model, .options = options};
     *report = NULL;
+    fb_bench_options options;
+    FB_TRY(fb_bench_options_take(given, &options, err));
+    bench b = {.model = model, .options = &options};
     fb_status status = run(&b, err);
-    for (int32_t i = 0; b.sessions && i < options->spec_count; i++) fb_session_free(b.sessions[i]);
+    for (int32_t i = 0; b.sessions && i < options.spec_count; i++) fb_session_free(b.sessions[i]);
     free(b.sessions);
     free(b.prompt);
     free(b.first);
@@ -234,9 +229,9 @@ fb_status fb_bench_run(const fb_model *model, const fb_bench_options *options, f
 void fb_bench_free(fb_bench_report *report) {
     if (!report) return;
     for (int32_t i = 0; report->variants && i < report->variant_count; i++) {
-        free(report->variants[i].prefill);
-        free(report->variants[i].ttft);
-        free(report->variants[i].tpot);
+        free(report->variants[i]->prefill);
+        free(report->variants[i]->ttft);
+        free(report->variants[i]->tpot);
     }
     free(report->variants);
     free(report);

@@ -155,7 +155,7 @@ static const char *describe_range(const cli_option *option, char *text, size_t s
     if (option->kind == CLI_SEED) snprintf(text, size, "0 to %" PRIu64, UINT64_MAX);
     if (option->kind == CLI_REAL) snprintf(text, size, "%g to %g", option->range.min, option->range.max);
     if (option->kind == CLI_DTYPE)
-        for (int i = 0; i < FB_FLOAT_COUNT && used < size; i++)
+        for (int i = FB_F32; i <= FB_F64 && used < size; i++)
             used +=
                 (size_t)snprintf(text + used, size - used, "%s%s", i ? ", " : "", fb_dtype_name((fb_dtype)i));
     if (option->kind == CLI_CHOICE)

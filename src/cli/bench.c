@@ -141,23 +141,50 @@ static bool give_turn(void *user, int64_t done, int64_t total) {
     return c == '\n';
 }
 
-static int run_ops(const fb_model *model, const fb_bench_options *options, const cli_bench_setting *setting,
-                   bool as_json) {
+/* What both kinds of options of the library have. The defaults give way to a small context; what was asked
+ * for must fit. */
+#define SET_LENGTHS(o, context, to)                                                                          \
+    do {                                                                                                     \
+        (to)->prompt = (o)->prompt;                                                                          \
+        (to)->gen = (o)->gen;                                                                                \
+        (to)->reps = (o)->reps;                                                                              \
+        if (!(o)->prompt_given && !(o)->gen_given && (o)->prompt + (o)->gen > (context))                     \
+            (to)->prompt = (to)->gen = (context) / 2;                                                        \
+        (to)->on_progress = (o)->turns ? give_turn : show_progress;                                          \
+    } while (0)
+
+static int run_ops(const bench_options *o, const fb_model *model, int64_t context,
+                   const cli_bench_setting *setting) {
+    char unit[] = "fuses";
     fb_error err;
+    fb_bench_ops_options options;
     fb_bench_ops_report *report;
-    if (fb_bench_ops(model, options, &report, &err) != FB_OK) return cli_fail_error(&err);
-    (as_json ? cli_bench_ops_json : cli_bench_ops_print)(setting, report);
+    fb_bench_ops_options_default(&options);
+    CLI_MODEL_SET(&o->model, &options);
+    SET_LENGTHS(o, context, &options);
+    options.user = unit;
+    if (fb_bench_ops(model, &options, &report, &err) != FB_OK) return cli_fail_error(&err);
+    (o->json ? cli_bench_ops_json : cli_bench_ops_print)(setting, report);
     int status = report->agree ? CLI_OK : CLI_FAILED;
     fb_bench_ops_free(report);
     return status;
 }
 
-static int run_variants(const fb_model *model, const fb_bench_options *options,
-                        const cli_bench_setting *setting, bool as_json) {
+static int run_variants(const bench_options *o, const fb_model *model, int64_t context, const variants *v,
+                        const cli_bench_setting *setting) {
+    char unit[] = "repetitions";
     fb_error err;
+    fb_bench_options options;
     fb_bench_report *report;
-    if (fb_bench_run(model, options, &report, &err) != FB_OK) return cli_fail_error(&err);
-    (as_json ? cli_bench_json : cli_bench_print)(setting, report);
+    fb_bench_options_default(&options);
+    CLI_MODEL_SET(&o->model, &options);
+    SET_LENGTHS(o, context, &options);
+    options.machine = cli_cache_folder();
+    options.specs = v->specs;
+    options.spec_count = v->count;
+    options.user = unit;
+    if (fb_bench_run(model, &options, &report, &err) != FB_OK) return cli_fail_error(&err);
+    (o->json ? cli_bench_json : cli_bench_print)(setting, report);
     int status = report->agree ? CLI_OK : CLI_FAILED;
     fb_bench_free(report);
     return status;
@@ -166,8 +193,8 @@ static int run_variants(const fb_model *model, const fb_bench_options *options,
 static int bench_stream(const bench_options *o, const fb_model *model, const char *path) {
     fb_bench_stream_options options;
     fb_bench_stream_options_default(&options);
-    cli_model_session(&o->model, &options.session);
-    int status = cli_memory_session(&o->stream, &options.session);
+    CLI_MODEL_SET_FUSE(&o->model, &options);
+    int status = cli_memory_take(&o->stream, &options.cache, &options.sinks, &options.window);
     if (status != CLI_OK) return status;
     options.gen = o->gen_given ? o->gen : 0;
     cli_bench_setting setting = {
@@ -176,31 +203,18 @@ static int bench_stream(const bench_options *o, const fb_model *model, const cha
 }
 
 static int bench(const bench_options *o, const fb_model *model, const char *path) {
-    char repetitions[] = "repetitions", fuses[] = "fuses";
     variants v = {0};
     int status = split(o->compare, &v);
     if (status == CLI_OK) {
         fb_model_info info;
-        fb_bench_options options;
         fb_model_get_info(model, &info);
-        fb_bench_options_default(&options);
-        cli_model_session(&o->model, &options.session);
-        options.specs = v.specs;
-        options.spec_count = v.count;
-        options.prompt = o->prompt;
-        options.gen = o->gen;
-        options.reps = o->reps;
-        options.on_progress = o->turns ? give_turn : show_progress;
-        options.user = o->ops ? fuses : repetitions;
-        /* The defaults give way to a small context; what was asked for must fit. */
-        if (!o->prompt_given && !o->gen_given && options.prompt + options.gen > info.context)
-            options.prompt = options.gen = info.context / 2;
         cli_bench_setting setting = {.path = path,
                                      .names = v.names,
                                      .act = o->model.act,
                                      .kv = cli_model_kv(&o->model),
                                      .exact = o->model.exact};
-        status = (o->ops ? run_ops : run_variants)(model, &options, &setting, o->json);
+        status = o->ops ? run_ops(o, model, info.context, &setting)
+                        : run_variants(o, model, info.context, &v, &setting);
     }
     free(v.name_text);
     free(v.spec_text);

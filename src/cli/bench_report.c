@@ -22,7 +22,7 @@ void cli_bench_print_spread(const fb_spread *spread, double scale) {
 
 static void print_check(const cli_bench_setting *setting, const fb_bench_report *r) {
     for (int32_t i = 1; i < r->variant_count; i++) {
-        const fb_bench_variant *v = &r->variants[i];
+        const fb_bench_variant *v = r->variants[i];
         printf("check: %s against %s: %" PRId64 " of %" PRId64 " greedy tokens equal, logits ",
                setting->names[i], setting->names[0], v->tokens_equal, r->gen + 1);
         if (v->bit_identical)
@@ -60,7 +60,7 @@ static void print_prefill(const cli_bench_setting *setting, const fb_bench_repor
     printf("%-*s  %-27s  %10s  %s\n", width, "prefill", "first token, ms", "tokens/s",
            "faster than the first");
     for (int32_t i = 0; i < r->variant_count; i++) {
-        const fb_bench_variant *v = &r->variants[i];
+        const fb_bench_variant *v = r->variants[i];
         printf("%-*s", width, setting->names[i]);
         cli_bench_print_spread(&v->ttft_spread, 1e3);
         printf("  %10.1f", (double)r->prompt / v->prefill_spread.median);
@@ -73,7 +73,7 @@ static void print_decode(const cli_bench_setting *setting, const fb_bench_report
     printf("%-*s  %-27s  %10s  %8s  %s\n", width, "decode", "per token, ms", "tokens/s", "barriers",
            "faster than the first");
     for (int32_t i = 0; i < r->variant_count; i++) {
-        const fb_bench_variant *v = &r->variants[i];
+        const fb_bench_variant *v = r->variants[i];
         printf("%-*s", width, setting->names[i]);
         cli_bench_print_spread(&v->tpot_spread, 1e3);
         printf("  %10.1f  %8" PRId64, 1 / v->tpot_spread.median, v->barriers_a_step);
@@ -95,7 +95,7 @@ void cli_bench_print_noise(const char *what) {
 static bool was_quiet(const fb_bench_report *r) {
     bool quiet = true;
     for (int32_t i = 0; i < r->variant_count; i++)
-        quiet = quiet && cli_bench_quiet(&r->variants[i].tpot_spread);
+        quiet = quiet && cli_bench_quiet(&r->variants[i]->tpot_spread);
     return quiet;
 }
 
@@ -113,7 +113,7 @@ void cli_bench_print(const cli_bench_setting *setting, const fb_bench_report *r)
     print_decode(setting, r, width);
     printf(
         "\ntimes: median (10th to 90th percentile); ratios: median of the repetitions' [%.0f%% confidence]\n",
-        100 * r->variants[0].tpot_spread.confidence);
+        100 * r->variants[0]->tpot_spread.confidence);
     if (!was_quiet(r)) cli_bench_print_noise("repetitions");
 }
 
@@ -131,7 +131,7 @@ static void print_op(const fb_bench_op *op) {
 void cli_bench_ops_print(const cli_bench_setting *setting, const fb_bench_ops_report *r) {
     print_setting(setting, r->isa, r->threads, r->prompt, r->gen, r->reps);
     printf("\n%-12s  %-7s  %10s  %10s  %s\n", "fuse", "step", "plain, us", "fused, us", "  faster");
-    for (int64_t i = 0; i < r->count; i++) print_op(&r->ops[i]);
+    for (int64_t i = 0; i < r->count; i++) print_op(r->ops[i]);
     puts("\ntime a step of the operators that a fuse replaces, and of what it puts in their place; all "
          "layers");
     if (!r->agree) puts("FAILED: a fuse disagrees with the plain operators");
@@ -247,8 +247,7 @@ void cli_bench_json(const cli_bench_setting *setting, const fb_bench_report *r) 
     cli_json_int(&json, "reps", r->reps);
     if (r->agree) cli_json_bool(&json, "quiet", was_quiet(r));
     cli_json_open(&json, "variants", '[');
-    for (int32_t i = 0; i < r->variant_count; i++)
-        write_variant(&json, setting->names[i], &r->variants[i], r);
+    for (int32_t i = 0; i < r->variant_count; i++) write_variant(&json, setting->names[i], r->variants[i], r);
     cli_json_close(&json, ']');
     cli_json_close(&json, '}');
     putchar('\n');
@@ -264,7 +263,7 @@ void cli_bench_ops_json(const cli_bench_setting *setting, const fb_bench_ops_rep
     cli_json_int(&json, "reps", r->reps);
     cli_json_open(&json, "ops", '[');
     for (int64_t i = 0; i < r->count; i++) {
-        const fb_bench_op *op = &r->ops[i];
+        const fb_bench_op *op = r->ops[i];
         cli_json_open(&json, NULL, '{');
         cli_json_string(&json, "fuse", op->fuse);
         cli_json_int(&json, "rows", op->rows);

@@ -11,7 +11,7 @@ static bool is_dense(const fb_bench_stream_report *r) { return r->cache == FB_CA
 
 static bool was_quiet(const fb_bench_stream_report *r) {
     bool quiet = true;
-    for (int32_t i = 0; i < r->line_count; i++) quiet = quiet && cli_bench_quiet(&r->lines[i].tpot);
+    for (int32_t i = 0; i < r->line_count; i++) quiet = quiet && cli_bench_quiet(&r->lines[i]->tpot);
     return quiet;
 }
 
@@ -47,9 +47,9 @@ static void print_notes(const fb_bench_stream_report *r, double ttft_limit) {
            "token: of a prompt of that length\n",
            r->steps);
     bool late = false;
-    for (int32_t i = 0; i < r->line_count; i++) late = late || isnan(r->lines[i].ttft);
+    for (int32_t i = 0; i < r->line_count; i++) late = late || isnan(r->lines[i]->ttft);
     if (late) printf("-: not waited for: a prompt of that length takes more than %g s\n", ttft_limit);
-    if (is_dense(r) && r->gen > r->lines[r->line_count - 1].position)
+    if (is_dense(r) && r->gen > r->lines[r->line_count - 1]->position)
         printf("a dense cache ends at the model's context, %" PRId64 " tokens\n", r->context);
     if (!was_quiet(r)) cli_bench_print_noise("steps at one position");
 }
@@ -58,7 +58,7 @@ static void print_report(const cli_bench_setting *setting, const fb_bench_stream
                          const fb_bench_stream_report *r) {
     printf("%s: ", setting->path);
     print_cache(r);
-    printf(", gen %" PRId64 ", fuse %s, ", r->gen, options->session.fuse);
+    printf(", gen %" PRId64 ", fuse %s, ", r->gen, options->fuse);
     cli_bench_print_run(setting, r->isa, r->threads);
     if (!is_dense(r))
         printf("check: %" PRId64 " of %" PRId64
@@ -66,7 +66,7 @@ static void print_report(const cli_bench_setting *setting, const fb_bench_stream
                r->checked, r->checked);
     printf("\n%-10s  %-27s  %10s  %8s  %8s  %15s\n", "position", "per token, ms", "tokens/s", "cache",
            "resident", "first token, ms");
-    for (int32_t i = 0; i < r->line_count; i++) print_line(&r->lines[i]);
+    for (int32_t i = 0; i < r->line_count; i++) print_line(r->lines[i]);
     if (!is_dense(r)) print_recompute(r);
     print_notes(r, options->ttft_limit);
 }
@@ -95,7 +95,7 @@ static void write_report(const cli_bench_setting *setting, const fb_bench_stream
     cli_json_open(&json, NULL, '{');
     cli_json_bool(&json, "ok", true);
     cli_bench_write_setting(&json, setting, r->isa, r->threads);
-    cli_json_string(&json, "fuse", options->session.fuse);
+    cli_json_string(&json, "fuse", options->fuse);
     cli_json_string(&json, "cache", fb_cache_name(r->cache));
     cli_json_int(&json, "sinks", r->sinks);
     cli_json_int(&json, "window", r->window);
@@ -104,7 +104,7 @@ static void write_report(const cli_bench_setting *setting, const fb_bench_stream
     cli_json_int(&json, "tokens_checked", r->checked);
     cli_json_bool(&json, "quiet", was_quiet(r));
     cli_json_open(&json, "lines", '[');
-    for (int32_t i = 0; i < r->line_count; i++) write_line(&json, &r->lines[i]);
+    for (int32_t i = 0; i < r->line_count; i++) write_line(&json, r->lines[i]);
     cli_json_close(&json, ']');
     if (is_dense(r)) {
         cli_json_string(&json, "recompute", NULL);

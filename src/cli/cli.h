@@ -1,9 +1,9 @@
-/* The command line, built on fusebox.h alone. A subcommand is one row in main.c and one file with its
- * function. */
+/* The command line, built on the public headers alone. A subcommand is one row in main.c and one file with
+ * its function. */
 #ifndef FB_CLI_CLI_H
 #define FB_CLI_CLI_H
 
-#include "fusebox.h"
+#include "fusebox_tools.h"
 
 /* Exit statuses. */
 enum {

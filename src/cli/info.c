@@ -8,16 +8,16 @@
 #include "cli/model.h"
 #include "cli/output.h"
 
-static void print_weights(const fb_model_info *info) {
+static void print_weights(const fb_model *model, const fb_model_info *info) {
+    fb_dtype dtype;
+    int64_t weights, bytes;
     char scaled[CLI_NUMBER_BYTES], digits[CLI_NUMBER_BYTES];
     printf("%-24s%s", "parameters", cli_format_scaled((double)info->parameters, scaled));
     printf(" (%s)\n", cli_format_digits(info->parameters, digits));
-    for (int i = 0; i < FB_DTYPE_COUNT; i++) {
-        if (info->weights[i] == 0) continue;
-        printf("%-12s%-12s%sB", "weights", fb_dtype_name((fb_dtype)i),
-               cli_format_scaled((double)info->weight_bytes[i], scaled));
-        printf(" (%s bytes", cli_format_digits(info->weight_bytes[i], digits));
-        printf(", %s parameters)\n", cli_format_digits(info->weights[i], digits));
+    for (int i = 0; fb_model_weights(model, i, &dtype, &weights, &bytes); i++) {
+        printf("%-12s%-12s%sB", "weights", fb_dtype_name(dtype), cli_format_scaled((double)bytes, scaled));
+        printf(" (%s bytes", cli_format_digits(bytes, digits));
+        printf(", %s parameters)\n", cli_format_digits(weights, digits));
     }
 }
 
@@ -32,7 +32,7 @@ static void print_text(const char *path, const fb_model *model, const fb_model_i
     print_size("hidden", info->hidden);
     print_size("vocabulary", info->vocab);
     print_size("context", info->context);
-    print_weights(info);
+    print_weights(model, info);
     printf("%-24s%s\n\n%s", "tokenizer", info->has_tokenizer ? "yes" : "none", program);
     size_t length = strlen(program);
     if (length > 0 && program[length - 1] != '\n') putchar('\n');
@@ -41,6 +41,8 @@ static void print_text(const char *path, const fb_model *model, const fb_model_i
 static void print_json(const char *path, const fb_model *model, const fb_model_info *info,
                        const char *program) {
     const char *name, *value;
+    fb_dtype dtype;
+    int64_t weights, bytes;
     cli_json json = {.out = stdout};
     cli_json_open(&json, NULL, '{');
     cli_json_string(&json, "model", path);
@@ -52,11 +54,10 @@ static void print_json(const char *path, const fb_model *model, const fb_model_i
     cli_json_int(&json, "parameters", info->parameters);
     cli_json_bool(&json, "has_tokenizer", info->has_tokenizer);
     cli_json_open(&json, "weights", '{');
-    for (int i = 0; i < FB_DTYPE_COUNT; i++) {
-        if (info->weights[i] == 0) continue;
-        cli_json_open(&json, fb_dtype_name((fb_dtype)i), '{');
-        cli_json_int(&json, "parameters", info->weights[i]);
-        cli_json_int(&json, "bytes", info->weight_bytes[i]);
+    for (int i = 0; fb_model_weights(model, i, &dtype, &weights, &bytes); i++) {
+        cli_json_open(&json, fb_dtype_name(dtype), '{');
+        cli_json_int(&json, "parameters", weights);
+        cli_json_int(&json, "bytes", bytes);
         cli_json_close(&json, '}');
     }
     cli_json_close(&json, '}');

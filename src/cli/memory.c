@@ -21,15 +21,15 @@ void cli_memory_rows(cli_memory_options *o, cli_option rows[CLI_MEMORY_ROWS]) {
         .given = &o->window_given};
 }
 
-int cli_memory_session(const cli_memory_options *o, fb_session_options *session) {
+int cli_memory_take(const cli_memory_options *o, fb_cache_kind *cache, int64_t *sinks, int64_t *window) {
     fb_error err;
-    if (fb_cache_parse(o->cache, &session->cache, &err) != FB_OK) return cli_fail_error(&err);
-    if (o->sinks_given && session->cache != FB_CACHE_SINKS)
+    if (fb_cache_parse(o->cache, cache, &err) != FB_OK) return cli_fail_error(&err);
+    if (o->sinks_given && *cache != FB_CACHE_SINKS)
         return cli_fail(CLI_USAGE, "--sinks: %lld (only with --cache sinks)", (long long)o->sinks);
-    if (o->window_given && session->cache == FB_CACHE_DENSE)
+    if (o->window_given && *cache == FB_CACHE_DENSE)
         return cli_fail(CLI_USAGE, "--window: %lld (only with --cache window or sinks)",
                         (long long)o->window);
-    session->sinks = o->sinks;
-    session->window = o->window;
+    *sinks = o->sinks;
+    *window = o->window;
     return CLI_OK;
 }

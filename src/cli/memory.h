@@ -14,7 +14,7 @@ typedef struct cli_memory_options {
 enum { CLI_MEMORY_ROWS = 3 };
 void cli_memory_rows(cli_memory_options *options, cli_option rows[CLI_MEMORY_ROWS]);
 
-/* Into the session's options. CLI_OK, or an exit status after printing what does not go together. */
-int cli_memory_session(const cli_memory_options *options, fb_session_options *session);
+/* What was asked for. CLI_OK, or an exit status after printing what does not go together. */
+int cli_memory_take(const cli_memory_options *options, fb_cache_kind *cache, int64_t *sinks, int64_t *window);
 
 #endif

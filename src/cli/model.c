@@ -48,18 +48,7 @@ fb_dtype cli_model_kv(const cli_model_options *options) {
     return fb_dtype_parse_kv(options->kv, options->act, &kv, NULL) == FB_OK ? kv : options->act;
 }
 
-void cli_model_session(const cli_model_options *options, fb_session_options *session) {
-    fb_session_options_default(session);
-    session->threads = (int32_t)options->threads;
-    session->act = options->act;
-    session->kv = options->kv;
-    session->isa = options->isa;
-    session->backend = options->backend;
-    session->fuse = options->fuse;
-    session->exact = options->exact;
-    session->float_dot = strcmp(options->dot, "float") == 0;
-    session->machine = cli_cache_folder();
-}
+bool cli_model_float_dot(const cli_model_options *options) { return strcmp(options->dot, "float") == 0; }
 
 int cli_model_open(const char *name, char **path, fb_model **model) {
     *model = NULL;

@@ -22,7 +22,27 @@ void cli_model_rows(cli_model_options *options, cli_option rows[CLI_MODEL_ROWS])
 /* The dtype of the KV cache. */
 fb_dtype cli_model_kv(const cli_model_options *options);
 
-void cli_model_session(const cli_model_options *options, fb_session_options *session);
+bool cli_model_float_dot(const cli_model_options *options);
+
+/* Into the fields that all options of the library have in common; `to` points to any of them. */
+#define CLI_MODEL_SET(options, to)                                                                           \
+    do {                                                                                                     \
+        (to)->threads = (int32_t)(options)->threads;                                                         \
+        (to)->act = (options)->act;                                                                          \
+        (to)->kv = (options)->kv;                                                                            \
+        (to)->isa = (options)->isa;                                                                          \
+        (to)->backend = (options)->backend;                                                                  \
+        (to)->exact = (options)->exact;                                                                      \
+        (to)->float_dot = cli_model_float_dot(options);                                                      \
+    } while (0)
+
+/* And those of options that choose fuses. */
+#define CLI_MODEL_SET_FUSE(options, to)                                                                      \
+    do {                                                                                                     \
+        CLI_MODEL_SET(options, to);                                                                          \
+        (to)->fuse = (options)->fuse;                                                                        \
+        (to)->machine = cli_cache_folder();                                                                  \
+    } while (0)
 
 /* Opens MODEL, or the built-in model if it is NULL; the path that was opened goes to *path, released with
  * free. Returns CLI_OK, or an exit status after printing why. */

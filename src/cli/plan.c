@@ -27,13 +27,13 @@ static void print_layer(const char *title, const fb_profile *p, const fb_machine
 }
 
 static void print_times(const fb_plan_report *r) {
-    const fb_profile *sides[] = {&r->plain, &r->fused};
+    const fb_profile *sides[] = {r->plain, r->fused};
     printf("\none layer, us a call     predicted   measured\n");
-    if (r->machine.gpu) puts("(measured launch by launch with marks between, never in a graph)");
+    if (r->machine->gpu) puts("(measured launch by launch with marks between, never in a graph)");
     for (int side = 0; side < 2; side++) {
         puts(side ? "after" : "before");
         for (int64_t i = 0; i < sides[side]->op_count; i++) {
-            const fb_profile_op *op = &sides[side]->ops[i];
+            const fb_profile_op *op = sides[side]->ops[i];
             if (op->section != 1) continue;
             printf("  %-40s %6.2f %10.2f\n", op->name, 1e6 * op->predicted / (double)op->calls,
                    1e6 * op->seconds / (double)op->calls);
@@ -44,35 +44,35 @@ static void print_times(const fb_plan_report *r) {
 static void print_fuses(const fb_plan_report *r) {
     printf("\n%-12s  %-5s  %9s  %8s  %7s  %s\n", "fuse", "plan", "us saved", "of time", "ceiling", "why");
     for (int i = 0; i < r->fuse_count; i++) {
-        const fb_plan_fuse *f = &r->fuses[i];
+        const fb_plan_fuse *f = r->fuses[i];
         if (f->why_not)
             printf("%-12s  %-5s  %9s  %8s  %7s  does not apply: %s\n", f->name, "-", "", "", "", f->why_not);
         else
             printf("%-12s  %-5s  %9.1f  %7.1f%%  %6.3fx  %s\n", f->name, f->kept ? "keep" : "leave",
-                   1e6 * f->saving, 100 * f->saving / r->plain.predicted, f->ceiling, f->reason);
+                   1e6 * f->saving, 100 * f->saving / r->plain->predicted, f->ceiling, f->reason);
     }
 }
 
 static double error_percent(double predicted, double measured) { return 100 * (predicted / measured - 1); }
 
 static void print_check(const fb_plan_report *r) {
-    const fb_profile *sides[] = {&r->plain, &r->fused};
+    const fb_profile *sides[] = {r->plain, r->fused};
     printf("\n%-8s  %14s  %13s  %7s\n", "a token", "predicted, us", "measured, us", "error");
     for (int side = 0; side < 2; side++)
         printf("%-8s  %14.1f  %13.1f  %+6.1f%%\n", side ? "plan" : "none", 1e6 * sides[side]->predicted,
                1e6 * sides[side]->tpot, error_percent(sides[side]->predicted, sides[side]->tpot));
-    printf("%-8s  %13.2fx  %12.2fx\n", "speed-up", r->plain.predicted / r->fused.predicted,
-           r->plain.tpot / r->fused.tpot);
+    printf("%-8s  %13.2fx  %12.2fx\n", "speed-up", r->plain->predicted / r->fused->predicted,
+           r->plain->tpot / r->fused->tpot);
 }
 
 static void print_all(const fb_plan_report *r) {
-    print_machine(&r->machine);
-    print_layer("before", &r->plain, &r->machine);
-    print_layer("after", &r->fused, &r->machine);
+    print_machine(r->machine);
+    print_layer("before", r->plain, r->machine);
+    print_layer("after", r->fused, r->machine);
     print_times(r);
     print_fuses(r);
     print_check(r);
-    cli_planner_doubt(&r->fused, &r->machine);
+    cli_planner_doubt(r->fused, r->machine);
 }
 
 static void print_json(const fb_plan_report *r) {
@@ -80,26 +80,26 @@ static void print_json(const fb_plan_report *r) {
     cli_json_open(&json, NULL, '{');
     cli_json_int(&json, "prompt", r->prompt);
     cli_json_int(&json, "gen", r->gen);
-    cli_planner_json_profile(&json, "none", &r->plain, &r->machine);
-    cli_planner_json_profile(&json, "plan", &r->fused, &r->machine);
+    cli_planner_json_profile(&json, "none", r->plain, r->machine);
+    cli_planner_json_profile(&json, "plan", r->fused, r->machine);
     cli_json_open(&json, "fuses", '[');
     for (int i = 0; i < r->fuse_count; i++) {
-        const fb_plan_fuse *f = &r->fuses[i];
+        const fb_plan_fuse *f = r->fuses[i];
         cli_json_open(&json, NULL, '{');
         cli_json_string(&json, "name", f->name);
         cli_json_bool(&json, "applies", !f->why_not);
         cli_json_bool(&json, "kept", f->kept);
         cli_json_real(&json, "bytes_saved", f->bytes_saved);
-        cli_json_int(&json, r->machine.gpu ? "launches_saved" : "barriers_saved", f->barriers_saved);
+        cli_json_int(&json, r->machine->gpu ? "launches_saved" : "barriers_saved", f->barriers_saved);
         cli_json_real(&json, "saving", f->saving);
         cli_json_real(&json, "ceiling", f->ceiling);
         cli_json_string(&json, "reason", f->why_not ? f->why_not : f->reason);
         cli_json_close(&json, '}');
     }
     cli_json_close(&json, ']');
-    cli_json_real(&json, "error_none", error_percent(r->plain.predicted, r->plain.tpot));
-    cli_json_real(&json, "error_plan", error_percent(r->fused.predicted, r->fused.tpot));
-    cli_planner_json_machine(&json, &r->machine);
+    cli_json_real(&json, "error_none", error_percent(r->plain->predicted, r->plain->tpot));
+    cli_json_real(&json, "error_plan", error_percent(r->fused->predicted, r->fused->tpot));
+    cli_planner_json_machine(&json, r->machine);
     cli_json_close(&json, '}');
     putchar('\n');
 }
@@ -119,7 +119,7 @@ int cli_plan(const cli_command *command, int argc, char **argv) {
     cli_model_rows(&model_options, model_rows);
     cli_planner_rows(&planner, shape_rows);
     shape_rows[CLI_PLANNER_ROWS] = (cli_option){
-        CLI_ROW(0, "calibrate", CLI_FLAG, &planner.request.calibrate, NULL, "measure this machine again")};
+        CLI_ROW(0, "calibrate", CLI_FLAG, &planner.options.calibrate, NULL, "measure this machine again")};
     const cli_option output[] = {
         {CLI_ROW(0, "svg", CLI_STRING, &svg, "FILE", "also draw the roofline and the timelines")},
         {CLI_ROW(0, "json", CLI_FLAG, &planner.json, NULL, "one JSON object instead of the text")}};
@@ -134,7 +134,7 @@ int cli_plan(const cli_command *command, int argc, char **argv) {
     int status;
     if (!cli_args_parse(&args, argc, argv, &status)) return status;
     fb_plan_report *report;
-    status = cli_planner_make(&args, &model_options, &planner, fb_plan_report_make, &report);
+    status = cli_planner_make(&args, &model_options, &planner, true, &report);
     if (status == CLI_OK) status = show(report, svg, planner.json);
     fb_plan_report_free(report);
     return status;

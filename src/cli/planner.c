@@ -9,35 +9,47 @@
 #define MAX_TOKENS 1e9
 
 void cli_planner_rows(cli_planner *planner, cli_option rows[CLI_PLANNER_ROWS]) {
-    *planner = (cli_planner){.request = {.prompt = 64, .gen = 64}};
+    *planner = (cli_planner){0};
+    fb_profile_options_default(&planner->options);
     rows[0] =
-        (cli_option){CLI_ROW(0, "prompt", CLI_INT, &planner->request.prompt, "N", "tokens of the prompt"),
+        (cli_option){CLI_ROW(0, "prompt", CLI_INT, &planner->options.prompt, "N", "tokens of the prompt"),
                      .range = {1, MAX_TOKENS}};
-    rows[1] = (cli_option){CLI_ROW(0, "gen", CLI_INT, &planner->request.gen, "N", "decode steps after it"),
+    rows[1] = (cli_option){CLI_ROW(0, "gen", CLI_INT, &planner->options.gen, "N", "decode steps after it"),
                            .range = {1, MAX_TOKENS}};
 }
 
 /* Models with a short context are asked for what fits, unless the numbers were given. */
-static void fit_defaults(const fb_model *model, fb_plan_request *request) {
+static void fit_defaults(const fb_model *model, fb_profile_options *options) {
     fb_model_info info;
     fb_model_get_info(model, &info);
-    if (request->prompt == 64 && request->gen == 64 && info.context < 128)
-        request->prompt = request->gen = info.context / 2;
+    if (options->prompt == 64 && options->gen == 64 && info.context < 128)
+        options->prompt = options->gen = info.context / 2;
 }
 
-int cli_planner_make(const cli_args *args, const cli_model_options *options, cli_planner *planner,
-                     cli_report_fn make, fb_plan_report **report) {
+static fb_status make_plan(const fb_model *model, const cli_model_options *how,
+                           const fb_profile_options *like, fb_plan_report **report, fb_error *err) {
+    fb_plan_report_options options;
+    fb_plan_report_options_default(&options);
+    CLI_MODEL_SET_FUSE(how, &options);
+    options.prompt = like->prompt;
+    options.gen = like->gen;
+    options.calibrate = like->calibrate;
+    return fb_plan_report_make(model, &options, report, err);
+}
+
+int cli_planner_make(const cli_args *args, const cli_model_options *how, cli_planner *planner, bool plan,
+                     fb_plan_report **report) {
     char *path;
     fb_model *model;
     fb_error err;
     *report = NULL;
     int status = cli_model_open(args->positional_count ? args->positionals[0] : NULL, &path, &model);
     if (status != CLI_OK) return status;
-    fb_session_options session;
-    cli_model_session(options, &session);
-    planner->request.cache = cli_cache_folder();
-    fit_defaults(model, &planner->request);
-    if (make(model, &session, &planner->request, report, &err) != FB_OK) status = cli_fail_error(&err);
+    CLI_MODEL_SET_FUSE(how, &planner->options);
+    fit_defaults(model, &planner->options);
+    fb_status made = plan ? make_plan(model, how, &planner->options, report, &err)
+                          : fb_profile_make(model, &planner->options, report, &err);
+    if (made != FB_OK) status = cli_fail_error(&err);
     fb_model_free(model);
     free(path);
     return status;
@@ -56,7 +68,7 @@ double cli_planner_percent(const fb_profile_op *op, const fb_machine_figures *ma
 void cli_planner_doubt(const fb_profile *p, const fb_machine_figures *m) {
     double bytes = 0, seconds = 0;
     for (int64_t i = 0; i < p->op_count; i++) {
-        const fb_profile_op *op = &p->ops[i];
+        const fb_profile_op *op = p->ops[i];
         double streamed = op->weight_bytes + op->kv_bytes;
         if (m->gpu || streamed <= 0.5 * op->bytes) continue;
         bytes += streamed;
@@ -129,7 +141,7 @@ void cli_planner_json_profile(cli_json *json, const char *key, const fb_profile 
     cli_json_int(json, machine->gpu ? "launches_a_layer" : "barriers_a_layer", p->barriers);
     cli_json_real(json, "bytes_a_layer", p->layer_bytes);
     cli_json_open(json, "ops", '[');
-    for (int64_t i = 0; i < p->op_count; i++) write_op(json, &p->ops[i], p->wall, machine);
+    for (int64_t i = 0; i < p->op_count; i++) write_op(json, p->ops[i], p->wall, machine);
     cli_json_close(json, ']');
     cli_json_close(json, '}');
 }

@@ -6,19 +6,16 @@
 #include "cli/model.h"
 
 typedef struct cli_planner {
-    fb_plan_request request;
+    fb_profile_options options; /* of which a plan has all but `prefill` */
     bool json;
 } cli_planner;
 
 enum { CLI_PLANNER_ROWS = 2 };
 void cli_planner_rows(cli_planner *planner, cli_option rows[CLI_PLANNER_ROWS]);
 
-typedef fb_status (*cli_report_fn)(const fb_model *, const fb_session_options *, const fb_plan_request *,
-                                   fb_plan_report **, fb_error *);
-
-/* Opens the model that `args` names and makes a report of it. */
-int cli_planner_make(const cli_args *args, const cli_model_options *options, cli_planner *planner,
-                     cli_report_fn make, fb_plan_report **report);
+/* Opens the model that `args` names and makes a report of it: a profile, or a plan. */
+int cli_planner_make(const cli_args *args, const cli_model_options *how, cli_planner *planner, bool plan,
+                     fb_plan_report **report);
 
 void cli_planner_json_machine(cli_json *json, const fb_machine_figures *machine);
 void cli_planner_json_profile(cli_json *json, const char *key, const fb_profile *profile,

@@ -131,7 +131,7 @@ static int measure(const ppl_options *o, const fb_model *model, const char *path
     fb_perplexity_options options;
     fb_perplexity_report *report;
     fb_perplexity_options_default(&options);
-    cli_model_session(&o->model, &options.session);
+    CLI_MODEL_SET_FUSE(&o->model, &options);
     options.window = o->window;
     options.on_progress = on_progress;
     cli_interrupt_catch();

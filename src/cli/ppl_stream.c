@@ -18,7 +18,7 @@
 void cli_stream_rows(cli_stream_options *o, cli_option rows[CLI_STREAM_ROWS]) {
     fb_curve_options defaults;
     fb_curve_options_default(&defaults);
-    *o = (cli_stream_options){.sinks = defaults.session.sinks, .every = defaults.every};
+    *o = (cli_stream_options){.sinks = defaults.sinks, .every = defaults.every};
     rows[0] =
         (cli_option){CLI_ROW(0, "cache", CLI_STRING, &o->caches, "LIST",
                              "what is remembered of it: dense, window, sinks, or several: dense,sinks")};
@@ -34,7 +34,10 @@ void cli_stream_rows(cli_stream_options *o, cli_option rows[CLI_STREAM_ROWS]) {
                            .given = &o->svg_given};
 }
 
-static int parse_kinds(const char *list, fb_curve_options *options) {
+/* As many as there are caches: none may occur twice. */
+#define MAX_KINDS 3
+
+static int parse_kinds(const char *list, fb_cache_kind kinds[MAX_KINDS], int32_t *count) {
     char name[80];
     fb_error err;
     for (const char *at = list;; at++) {
@@ -42,9 +45,10 @@ static int parse_kinds(const char *list, fb_curve_options *options) {
         size_t length = strcspn(at, ",");
         snprintf(name, sizeof name, "%.*s", (int)(length < 79 ? length : 79), at);
         if (fb_cache_parse(name, &kind, &err) != FB_OK) return cli_fail_error(&err);
-        for (int32_t i = 0; i < options->kind_count; i++)
-            if (options->kinds[i] == kind) return cli_fail(CLI_USAGE, "--cache: %s (twice)", name);
-        options->kinds[options->kind_count++] = kind;
+        for (int32_t i = 0; i < *count; i++)
+            if (kinds[i] == kind) return cli_fail(CLI_USAGE, "--cache: %s (twice)", name);
+        if (*count == MAX_KINDS) return cli_fail(CLI_USAGE, "--cache: %s (%d at most)", name, MAX_KINDS);
+        kinds[(*count)++] = kind;
         at += length;
         if (!*at) return CLI_OK;
     }
@@ -75,12 +79,13 @@ int cli_stream_check(const cli_stream_options *o) {
                                           : NULL;
     if (!o->caches && alone) return cli_fail(CLI_USAGE, "%s: needs --cache", alone);
     if (!o->caches) return CLI_OK;
-    fb_curve_options options = {0};
-    int status = parse_kinds(o->caches, &options);
+    fb_cache_kind kinds[MAX_KINDS];
+    int32_t count = 0;
+    int status = parse_kinds(o->caches, kinds, &count);
     bool sinks = false, forgets = false;
-    for (int32_t i = 0; i < options.kind_count; i++) {
-        sinks = sinks || options.kinds[i] == FB_CACHE_SINKS;
-        forgets = forgets || options.kinds[i] != FB_CACHE_DENSE;
+    for (int32_t i = 0; i < count; i++) {
+        sinks = sinks || kinds[i] == FB_CACHE_SINKS;
+        forgets = forgets || kinds[i] != FB_CACHE_DENSE;
     }
     if (status == CLI_OK && o->sinks_given && !sinks)
         return cli_fail(CLI_USAGE, "--sinks: %lld (only with sinks in --cache)", (long long)o->sinks);
@@ -98,15 +103,15 @@ typedef struct stream {
     int write_errno; /* why stdout took no more */
 } stream;
 
-static double speed(const fb_curve_report *r, int32_t i) { return (double)r->tokens / r->curves[i].seconds; }
+static double speed(const fb_curve_report *r, int32_t i) { return (double)r->tokens / r->curves[i]->seconds; }
 
 static void print_head(const fb_curve_report *r) {
     char text[64];
     printf("%-10s", "position");
-    for (int32_t i = 0; i < r->curve_count; i++) printf("  %12s", fb_cache_name(r->curves[i].cache));
+    for (int32_t i = 0; i < r->curve_count; i++) printf("  %12s", fb_cache_name(r->curves[i]->cache));
     printf("\n%-10s", "sees");
     for (int32_t i = 0; i < r->curve_count; i++) {
-        const fb_curve *c = &r->curves[i];
+        const fb_curve *c = r->curves[i];
         if (c->cache == FB_CACHE_DENSE)
             snprintf(text, sizeof text, "all");
         else if (c->cache == FB_CACHE_WINDOW)
@@ -126,14 +131,14 @@ static void print_row(const fb_curve_report *r, const fb_curve_row *row) {
 
 static void print_totals(const fb_curve_report *r) {
     printf("%-10s", "all");
-    for (int32_t i = 0; i < r->curve_count; i++) printf("  %12.4f", exp(r->curves[i].nll));
+    for (int32_t i = 0; i < r->curve_count; i++) printf("  %12.4f", exp(r->curves[i]->nll));
     printf("\n%-10s", "tokens/s");
     for (int32_t i = 0; i < r->curve_count; i++) printf("  %12.1f", speed(r, i));
     putchar('\n');
 }
 
 static void write_cache(cli_json *json, const fb_curve_report *r, int32_t i) {
-    const fb_curve *c = &r->curves[i];
+    const fb_curve *c = r->curves[i];
     cli_json_open(json, NULL, '{');
     cli_json_string(json, "cache", fb_cache_name(c->cache));
     cli_json_int(json, "sinks", c->sinks);
@@ -172,7 +177,7 @@ static void write_report(const cli_model_options *how, const char *path, const c
         cli_json_int(&json, "tokens", r->rows[i].tokens);
         cli_json_open(&json, "nll", '{');
         for (int32_t c = 0; c < r->curve_count; c++)
-            cli_json_real(&json, fb_cache_name(r->curves[c].cache), r->rows[i].nll[c]);
+            cli_json_real(&json, fb_cache_name(r->curves[c]->cache), r->rows[i].nll[c]);
         cli_json_close(&json, '}');
         cli_json_close(&json, '}');
     }
@@ -187,7 +192,7 @@ static void write_report(const cli_model_options *how, const char *path, const c
 static void begin(stream *s, const fb_curve_report *r) {
     s->begun = true;
     for (int32_t i = 0; i < r->curve_count; i++)
-        if (r->curves[i].cache == FB_CACHE_DENSE && r->total > r->context)
+        if (r->curves[i]->cache == FB_CACHE_DENSE && r->total > r->context)
             cli_warn("dense: %lld tokens (the model was trained on %lld)", (long long)r->total,
                      (long long)r->context);
     if (!s->json) print_head(r);
@@ -218,12 +223,14 @@ int cli_stream_measure(const cli_stream_options *o, const cli_model_options *how
     fb_error err;
     fb_curve_options options;
     fb_curve_report *report;
+    fb_cache_kind kinds[MAX_KINDS];
     stream s = {.json = json};
     fb_curve_options_default(&options);
-    cli_model_session(how, &options.session);
-    parse_kinds(o->caches, &options);
-    options.session.sinks = o->sinks;
-    options.session.window = o->window;
+    CLI_MODEL_SET_FUSE(how, &options);
+    parse_kinds(o->caches, kinds, &options.kind_count);
+    options.kinds = kinds;
+    options.sinks = o->sinks;
+    options.window = o->window;
     options.every = o->every;
     options.on_chunk = on_chunk;
     options.on_progress = on_progress;

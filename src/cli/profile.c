@@ -9,7 +9,7 @@
 static int name_width(const fb_profile *p) {
     size_t width = strlen("between ops");
     for (int64_t i = 0; i < p->op_count; i++)
-        if (strlen(p->ops[i].name) > width) width = strlen(p->ops[i].name);
+        if (strlen(p->ops[i]->name) > width) width = strlen(p->ops[i]->name);
     return (int)width;
 }
 
@@ -25,10 +25,10 @@ static void print_op(const fb_profile_op *op, const fb_profile *p, const fb_mach
     printf("  %6.3fx\n", 1 / (1 - share));
 }
 
-static void print_table(const fb_plan_report *report, const fb_plan_request *q) {
+static void print_table(const fb_plan_report *report, const fb_profile_options *q) {
     static const char *const sections[] = {"before the layers", "layer", "after the layers"};
-    const fb_profile *p = &report->fused;
-    const fb_machine_figures *m = &report->machine;
+    const fb_profile *p = report->fused;
+    const fb_machine_figures *m = report->machine;
     char bytes[CLI_NUMBER_BYTES];
     int width = name_width(p);
     if (q->prefill)
@@ -48,10 +48,10 @@ static void print_table(const fb_plan_report *report, const fb_plan_request *q) 
     printf("%-*s  %6s  %9s  %6s  %8s  %7s  %6s  %7s\n", width, "op", "calls", "us a step", "share", "bytes",
            "GB/s", "of max", "if free");
     for (int64_t i = 0; i < p->op_count; i++) {
-        if (i == 0 || p->ops[i].section != p->ops[i - 1].section)
-            printf("%s%s\n", sections[p->ops[i].section],
-                   p->ops[i].section == 1 ? ", all of them added up" : "");
-        print_op(&p->ops[i], p, m, width);
+        if (i == 0 || p->ops[i]->section != p->ops[i - 1]->section)
+            printf("%s%s\n", sections[p->ops[i]->section],
+                   p->ops[i]->section == 1 ? ", all of them added up" : "");
+        print_op(p->ops[i], p, m, width);
     }
     printf("%-*s  %6s  %9.1f  %5.1f%%\n", width, "between ops", "", 1e6 * p->between,
            100 * p->between / p->wall);
@@ -59,14 +59,14 @@ static void print_table(const fb_plan_report *report, const fb_plan_request *q) 
     cli_planner_doubt(p, m);
 }
 
-static void print_json(const fb_plan_report *report, const fb_plan_request *q) {
+static void print_json(const fb_plan_report *report, const fb_profile_options *q) {
     cli_json json = {.out = stdout};
     cli_json_open(&json, NULL, '{');
     cli_json_string(&json, "phase", q->prefill ? "prefill" : "decode");
     cli_json_int(&json, "prompt", q->prompt);
     cli_json_int(&json, "gen", report->gen);
-    cli_planner_json_profile(&json, "profile", &report->fused, &report->machine);
-    cli_planner_json_machine(&json, &report->machine);
+    cli_planner_json_profile(&json, "profile", report->fused, report->machine);
+    cli_planner_json_machine(&json, report->machine);
     cli_json_close(&json, '}');
     putchar('\n');
 }
@@ -78,7 +78,7 @@ int cli_profile(const cli_command *command, int argc, char **argv) {
     cli_model_rows(&model_options, model_rows);
     cli_planner_rows(&planner, shape_rows);
     shape_rows[CLI_PLANNER_ROWS] = (cli_option){
-        CLI_ROW(0, "prefill", CLI_FLAG, &planner.request.prefill, NULL, "the prefill, not the decode steps")};
+        CLI_ROW(0, "prefill", CLI_FLAG, &planner.options.prefill, NULL, "the prefill, not the decode steps")};
     const cli_option output[] = {
         {CLI_ROW(0, "json", CLI_FLAG, &planner.json, NULL, "one JSON object instead of the table")}};
     const cli_group groups[] = {{"what to run", shape_rows, CLI_PLANNER_ROWS + 1},
@@ -92,8 +92,8 @@ int cli_profile(const cli_command *command, int argc, char **argv) {
     int status;
     if (!cli_args_parse(&args, argc, argv, &status)) return status;
     fb_plan_report *report;
-    status = cli_planner_make(&args, &model_options, &planner, fb_profile_make, &report);
-    if (status == CLI_OK) (planner.json ? print_json : print_table)(report, &planner.request);
+    status = cli_planner_make(&args, &model_options, &planner, false, &report);
+    if (status == CLI_OK) (planner.json ? print_json : print_table)(report, &planner.options);
     fb_plan_report_free(report);
     return status;
 }

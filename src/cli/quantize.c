@@ -66,7 +66,7 @@ static void print_kind(const fb_quantize_kind *k) {
 static void print_report(const quantize_options *o, const char *path, const fb_quantize_report *r) {
     char text[CLI_NUMBER_BYTES];
     printf("%-20s  %5s  %7s  %10s  %9s  %9s\n", "tensors", "type", "number", "bytes", "relative", "largest");
-    for (int32_t i = 0; i < r->kind_count; i++) print_kind(&r->kinds[i]);
+    for (int64_t i = 0; i < r->kind_count; i++) print_kind(r->kinds[i]);
     printf("\n%-20s  %s\n", "model", path);
     printf("%-20s  %sB before", "weights", cli_format_scaled((double)r->bytes_before, text));
     printf(", %sB after", cli_format_scaled((double)r->bytes_after, text));
@@ -89,8 +89,8 @@ static void write_report(const quantize_options *o, const char *path, const fb_q
     cli_json_real(&json, "bits_per_weight", bits_a_weight(r));
     cli_json_int(&json, "biases_corrected", r->corrected);
     cli_json_open(&json, "tensors", '[');
-    for (int32_t i = 0; i < r->kind_count; i++) {
-        const fb_quantize_kind *k = &r->kinds[i];
+    for (int64_t i = 0; i < r->kind_count; i++) {
+        const fb_quantize_kind *k = r->kinds[i];
         cli_json_open(&json, NULL, '{');
         cli_json_string(&json, "name", k->name);
         cli_json_string(&json, "type", fb_dtype_name(k->type));
@@ -128,7 +128,7 @@ static char *base_name(const char *path) {
 static int quantize(const quantize_options *o, const fb_model *model, const char *path) {
     fb_error err;
     fb_quantize_options options;
-    fb_quantize_report report;
+    fb_quantize_report *report;
     char *name = base_name(path);
     fb_quantize_options_default(&options);
     if (fb_dtype_parse(o->type, &options.type, &err) != FB_OK ||
@@ -145,7 +145,8 @@ static int quantize(const quantize_options *o, const fb_model *model, const char
     cli_progress_clear();
     if (status == FB_ERROR_STOPPED) return CLI_INTERRUPTED;
     if (status != FB_OK) return cli_fail_error(&err);
-    (o->json ? write_report : print_report)(o, path, &report);
+    (o->json ? write_report : print_report)(o, path, report);
+    fb_quantize_free(report);
     return CLI_OK;
 }
 

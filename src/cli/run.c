@@ -153,10 +153,12 @@ static int set_limit(const run_options *o, const cli_prompt *prompt, cli_generat
 static int set_options(const run_options *o, const cli_prompt *prompt, cli_generation *g) {
     g->prompt = prompt->ids;
     g->prompt_count = prompt->count;
-    cli_model_session(&o->model, &g->session_options);
-    int status = cli_memory_session(&o->stream, &g->session_options);
+    fb_session_options *session = &g->session_options;
+    fb_session_options_default(session);
+    CLI_MODEL_SET_FUSE(&o->model, session);
+    int status = cli_memory_take(&o->stream, &session->cache, &session->sinks, &session->window);
     if (status != CLI_OK) return status;
-    g->session_options.greedy = o->temp == 0; /* no other sampling option matters then */
+    session->greedy = o->temp == 0; /* no other sampling option matters then */
     fb_sampler_options_default(&g->sampler_options);
     g->sampler_options.temperature = (float)o->temp;
     g->sampler_options.top_k = o->top_k;

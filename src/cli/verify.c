@@ -99,14 +99,14 @@ static void print_stream(const fb_stream_report *report, const char *golden) {
     printf("%-22s  %10s  %10s  %12s  %12s  %9s  %s\n", "cache", "perplexity", "golden", "logits", "nll",
            "limit", "verdict");
     for (int32_t i = 0; i < report->count; i++) {
-        const fb_stream_row *row = &report->rows[i];
+        const fb_stream_row *row = report->rows[i];
         cache_text(row, name, sizeof name);
         snprintf(logits, sizeof logits, "%.3e", fabs(row->logits_max_abs));
         printf("%-22s  %10.4f  %10.4f  %12s  %12.3e  %9.1e  %s\n", name, row->perplexity,
                row->perplexity_wanted, isnan(row->logits_max_abs) && row->ok ? "-" : logits,
                fabs(row->nll_max_abs), row->nll_limit, row->ok ? "ok" : "FAILED");
     }
-    printf("%s: %s, %" PRId64 " tokens in chunks and one by one, %d cache%s\n",
+    printf("%s: %s, %" PRId64 " tokens in chunks and one by one, %" PRId64 " cache%s\n",
            report->ok ? "verified" : "FAILED", golden, report->tokens, report->count,
            report->count == 1 ? "" : "s");
 }
@@ -119,7 +119,7 @@ static void stream_json(const fb_stream_report *report, const char *golden) {
     cli_json_int(&json, "tokens", report->tokens);
     cli_json_open(&json, "caches", '[');
     for (int32_t i = 0; i < report->count; i++) {
-        const fb_stream_row *row = &report->rows[i];
+        const fb_stream_row *row = report->rows[i];
         cli_json_open(&json, NULL, '{');
         cli_json_string(&json, "cache", fb_cache_name(row->cache));
         cli_json_int(&json, "sinks", row->sinks);
@@ -138,15 +138,15 @@ static void stream_json(const fb_stream_report *report, const char *golden) {
     putchar('\n');
 }
 
-static int compare_stream(const fb_model *model, const char *golden, const fb_session_options *session,
+static int compare_stream(const fb_model *model, const char *golden, const fb_verify_options *options,
                           bool as_json) {
     fb_error err;
     fb_stream_report *report;
     fb_model_info info;
     fb_model_get_info(model, &info);
-    if (fb_verify_stream(model, golden, session, &report, &err) != FB_OK) return cli_fail_error(&err);
+    if (fb_verify_stream(model, golden, options, &report, &err) != FB_OK) return cli_fail_error(&err);
     bool dense = false;
-    for (int32_t i = 0; i < report->count; i++) dense = dense || report->rows[i].cache == FB_CACHE_DENSE;
+    for (int32_t i = 0; i < report->count; i++) dense = dense || report->rows[i]->cache == FB_CACHE_DENSE;
     if (dense && report->tokens > info.context)
         cli_warn("dense: %" PRId64 " tokens (the model was trained on %" PRId64 ")", report->tokens,
                  info.context);
@@ -156,16 +156,16 @@ static int compare_stream(const fb_model *model, const char *golden, const fb_se
     return status;
 }
 
-static int compare(const fb_model *model, const char *golden, const cli_model_options *options,
-                   bool as_json) {
+static int compare(const fb_model *model, const char *golden, const cli_model_options *how, bool as_json) {
     fb_error err;
-    fb_session_options session;
+    fb_verify_options options;
     fb_verify_report *report;
     bool streams;
-    cli_model_session(options, &session);
+    fb_verify_options_default(&options);
+    CLI_MODEL_SET_FUSE(how, &options);
     if (fb_golden_streams(golden, &streams, &err) != FB_OK) return cli_fail_error(&err);
-    if (streams) return compare_stream(model, golden, &session, as_json);
-    if (fb_verify_golden(model, golden, &session, &report, &err) != FB_OK) return cli_fail_error(&err);
+    if (streams) return compare_stream(model, golden, &options, as_json);
+    if (fb_verify_golden(model, golden, &options, &report, &err) != FB_OK) return cli_fail_error(&err);
     (as_json ? print_json : print_table)(report, golden);
     int status = report->ok ? CLI_OK : CLI_FAILED;
     fb_verify_free(report);
@@ -178,15 +178,16 @@ static int compare(const fb_model *model, const char *golden, const cli_model_op
     "plain program: each that applies\n"                                                                     \
     "alone, all together and the planner's choice; or each of SPEC, then SPEC.\n"
 
-static int prove(const fb_model *model, const cli_model_options *options, const cli_memory_options *stream,
+static int prove(const fb_model *model, const cli_model_options *how, const cli_memory_options *stream,
                  bool as_json) {
     fb_error err;
-    fb_session_options session;
+    fb_fusion_options options;
     fb_fusion_report *report;
-    cli_model_session(options, &session);
-    int status = cli_memory_session(stream, &session);
+    fb_fusion_options_default(&options);
+    CLI_MODEL_SET_FUSE(how, &options);
+    int status = cli_memory_take(stream, &options.cache, &options.sinks, &options.window);
     if (status != CLI_OK) return status;
-    if (fb_verify_fusion(model, &session, &report, &err) != FB_OK) return cli_fail_error(&err);
+    if (fb_verify_fusion(model, &options, &report, &err) != FB_OK) return cli_fail_error(&err);
     (as_json ? cli_fusion_json : cli_fusion_table)(report);
     status = report->ok ? CLI_OK : CLI_FAILED;
     fb_fusion_free(report);

@@ -40,7 +40,7 @@ static void print_layers(const fb_fusion_row *row, int64_t states) {
 
 static void print_verdict(const fb_fusion_report *r) {
     int64_t bad = 0;
-    for (int64_t i = 0; i < r->count; i++) bad += !r->rows[i].ok;
+    for (int64_t i = 0; i < r->count; i++) bad += !r->rows[i]->ok;
     if (!r->ok) {
         printf("FAILED: %" PRId64 " of %" PRId64 " rows\n", bad, r->count);
         return;
@@ -53,14 +53,14 @@ static void print_verdict(const fb_fusion_report *r) {
 void cli_fusion_table(const fb_fusion_report *r) {
     int width = 4;
     for (int64_t i = 0; i < r->count; i++) {
-        int length = snprintf(NULL, 0, "%s", r->rows[i].name);
+        int length = snprintf(NULL, 0, "%s", r->rows[i]->name);
         if (length > width) width = length;
     }
     printf("%-*s  %-5s  %-9s  %9s  %9s  %10s  %10s  %15s  %s\n", width, "fuse", "class", "bits", "max abs",
            "bound", "plain-f64", "fused-f64", "calls/expected", "verdict");
-    for (int64_t i = 0; i < r->count; i++) print_row(&r->rows[i], width);
+    for (int64_t i = 0; i < r->count; i++) print_row(r->rows[i], width);
     for (int64_t i = 0; i < r->count; i++)
-        if (differs(&r->rows[i], r->states)) print_layers(&r->rows[i], r->states);
+        if (differs(r->rows[i], r->states)) print_layers(r->rows[i], r->states);
     printf("\ngreedy      %" PRId64 " tokens %s\n", r->greedy_tokens,
            r->greedy_match ? "equal" : "not equal: FAILED");
     printf("perplexity  %.9f plain, %.9f fused\n", r->perplexity_plain, r->perplexity_fused);
@@ -74,7 +74,7 @@ void cli_fusion_json(const fb_fusion_report *r) {
     cli_json_bool(&json, "ok", r->ok);
     cli_json_open(&json, "fuses", '[');
     for (int64_t i = 0; i < r->count; i++) {
-        const fb_fusion_row *row = &r->rows[i];
+        const fb_fusion_row *row = r->rows[i];
         cli_json_open(&json, NULL, '{');
         cli_json_string(&json, "name", row->name);
         cli_json_string(&json, "class", class_of(row));

@@ -1,6 +1,7 @@
 /* What each fuse does to a model, for people. */
 #include <stdlib.h>
 
+#include "base/sized.h"
 #include "fuse/fuse.h"
 #include "fuse/tolerance.h"
 #include "model/model.h"
@@ -34,9 +35,9 @@ static void fill(const fb_model *model, int fuse, fb_fuse_info *info, fb_plan *p
     if (!info->in_all) info->taken_by = find_taker(model, fuse, plan);
 }
 
-bool fb_model_fuse(const fb_model *model, int index, fb_fuse_info *info) {
-    *info = (fb_fuse_info){0};
-    if (index < 0 || index >= FB_FUSE_COUNT) return false;
+FB_SIZED_ENDS_WITH(fb_fuse_info, calls_a_step);
+
+static void describe(const fb_model *model, int index, fb_fuse_info *info) {
     const fb_fuse *fuse = &fb_fuse_table[index];
     info->name = fuse->name;
     info->text = fuse->text;
@@ -53,5 +54,12 @@ bool fb_model_fuse(const fb_model *model, int index, fb_fuse_info *info) {
     else
         info->why_not = "no memory";
     free(plan);
-    return true;
+}
+
+bool fb_model_fill_fuse(const fb_model *model, int index, fb_fuse_info *out) {
+    fb_fuse_info info;
+    memset(&info, 0, sizeof info); /* padding, too: it goes to the caller */
+    bool found = index >= 0 && index < FB_FUSE_COUNT;
+    if (found) describe(model, index, &info);
+    return fb_sized_give(&info, sizeof info, out) && found;
 }

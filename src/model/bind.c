@@ -129,8 +129,8 @@ static fb_status bind_one(fb_model *m, const char *path, const fb_slot *slot, in
     if (from.transposed || from.order != FB_ROWS_SAME)
         FB_TRY(repack(m, slot, &from, w, &m->repacked[index], err));
     m->info.parameters += from.entry->count;
-    m->info.weights[w->dtype] += from.entry->count;
-    m->info.weight_bytes[w->dtype] += fb_dtype_bytes(w->dtype, from.entry->count);
+    m->parameters[w->dtype] += from.entry->count;
+    m->bytes[w->dtype] += fb_dtype_bytes(w->dtype, from.entry->count);
     *used = from.entry;
     return FB_OK;
 }

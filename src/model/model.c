@@ -5,6 +5,7 @@
 
 #include "arch/gguf.h"
 #include "base/screen.h"
+#include "base/sized.h"
 #include "file/json.h"
 #include "file/map.h"
 #include "file/safetensors.h"
@@ -181,7 +182,22 @@ void fb_model_free(fb_model *m) {
     free(m);
 }
 
-void fb_model_get_info(const fb_model *m, fb_model_info *info) { *info = m->info; }
+FB_SIZED_ENDS_WITH(fb_model_info, parameters);
+
+void fb_model_fill_info(const fb_model *m, fb_model_info *info) {
+    fb_sized_give(&m->info, sizeof m->info, info);
+}
+
+bool fb_model_weights(const fb_model *m, int index, fb_dtype *dtype, int64_t *weights, int64_t *bytes) {
+    for (int i = 0; i < FB_DTYPE_COUNT && index >= 0; i++) {
+        if (!m->parameters[i] || index-- > 0) continue;
+        *dtype = (fb_dtype)i;
+        *weights = m->parameters[i];
+        *bytes = m->bytes[i];
+        return true;
+    }
+    return false;
+}
 
 bool fb_model_fact(const fb_model *m, int index, const char **name, const char **value) {
     if (index < 0 || index >= m->spec->fact_count) return false;

@@ -4,6 +4,7 @@
 
 #include "arch/arch.h"
 #include "backend/backend.h"
+#include "base/dtype.h"
 #include "file/gguf.h"
 #include "text/tokenizer.h"
 
@@ -17,6 +18,7 @@ struct fb_model {
     struct fb_screen *screen; /* of the head; or NULL */
     fb_tokenizer *tokenizer;  /* or NULL */
     fb_model_info info;
+    int64_t parameters[FB_DTYPE_COUNT], bytes[FB_DTYPE_COUNT]; /* of the weights as stored, by dtype */
 };
 
 /* Finds every weight of the program in model->tensors, checks its dtype and shape, and fills weights,

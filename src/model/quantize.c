@@ -8,6 +8,8 @@
 #include <stdlib.h>
 
 #include "arch/gguf_names.h"
+#include "base/memory.h"
+#include "base/options.h"
 #include "base/pack.h"
 #include "base/pool.h"
 #include "base/quant.h"
@@ -53,10 +55,6 @@ typedef struct quantizer {
 
 #define BATCH 64
 
-void fb_quantize_options_default(fb_quantize_options *options) {
-    *options = (fb_quantize_options){.type = FB_Q8_0, .head = FB_Q8_0};
-}
-
 /* ---- the list ------------------------------------------------------------------------------------------ */
 
 /* The slot whose product is the logits. */
@@ -90,8 +88,8 @@ static fb_status add_kind(quantizer *q, int32_t slot, item *like, fb_error *err)
         return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: no GGUF name is known for it", s->name);
     like->vector = s->vector;
     like->slot = slot;
-    like->kind = q->report->kind_count++;
-    fb_quantize_kind *kind = &q->report->kinds[like->kind];
+    like->kind = (int32_t)q->report->kind_count++;
+    fb_quantize_kind *kind = q->report->kinds[like->kind];
     const char *hole = strstr(like->name, "{}.");
     snprintf(kind->name, sizeof kind->name, "%s", hole ? hole + 3 : like->name);
     like->type = kind->type = choose_type(q, slot, &kind->no_blocks);
@@ -110,7 +108,7 @@ static void add_item(quantizer *q, int32_t slot, int64_t layer, const item *like
     if (hole)
         snprintf(to->name, sizeof to->name, "%.*s%lld%s", (int)(hole - like->name), like->name,
                  (long long)layer, hole + 2);
-    fb_quantize_kind *kind = &q->report->kinds[to->kind];
+    fb_quantize_kind *kind = q->report->kinds[to->kind];
     int64_t weights = to->weight.rows * to->weight.cols;
     kind->tensors++;
     kind->weights += weights;
@@ -141,9 +139,9 @@ static fb_status list_items(quantizer *q, fb_error *err) {
     int32_t first = add_slots(q, 0, 0, likes), last = first;
     for (int64_t layer = 0; layer < p->layers; layer++) last = add_slots(q, first, layer, likes);
     add_slots(q, last, 0, likes);
-    for (int32_t k = 0; k < q->report->kind_count; k++) {
-        q->report->weights += q->report->kinds[k].weights;
-        q->report->bytes_after += q->report->kinds[k].bytes;
+    for (int64_t k = 0; k < q->report->kind_count; k++) {
+        q->report->weights += q->report->kinds[k]->weights;
+        q->report->bytes_after += q->report->kinds[k]->bytes;
     }
     return FB_OK;
 }
@@ -199,7 +197,7 @@ static void convert_lane(void *arg, int32_t lane) {
 }
 
 static fb_status add_error(quantizer *q, const item *t, int64_t row, int64_t place, fb_error *err) {
-    double error = 0, norm = 0, most = q->report->kinds[t->kind].max_abs;
+    double error = 0, norm = 0, most = q->report->kinds[t->kind]->max_abs;
     const float *values = row_at(q->values, q, place), *back = row_at(q->back, q, place);
     for (int64_t i = 0; i < t->weight.cols; i++) {
         double value = (double)values[i], difference = fabs((double)back[i] - value);
@@ -212,7 +210,7 @@ static fb_status add_error(quantizer *q, const item *t, int64_t row, int64_t pla
                        (long long)row, fb_dtype_name(t->type));
     q->error[t->kind] += error;
     q->norm[t->kind] += norm;
-    q->report->kinds[t->kind].max_abs = most;
+    q->report->kinds[t->kind]->max_abs = most;
     return FB_OK;
 }
 
@@ -311,7 +309,7 @@ static fb_status write_item(quantizer *q, const item *t, fb_error *err) {
     if (!q->shifts[t->slot]) return FB_OK;
     free(q->shifts[t->slot]);
     q->shifts[t->slot] = NULL;
-    q->report->kinds[t->kind].corrected++;
+    q->report->kinds[t->kind]->corrected++;
     q->report->corrected++;
     return FB_OK;
 }
@@ -336,9 +334,9 @@ static fb_status quantize(quantizer *q, const char *path, fb_error *err) {
     FB_TRY(fb_model_rope_factors(q->model, &q->rope_factors, err));
     FB_TRY(fb_gguf_writer_create(path, q->options->replace, &q->writer, err));
     FB_TRY(write_file(q, err));
-    for (int32_t k = 0; k < q->report->kind_count; k++)
-        q->report->kinds[k].rel = q->norm[k] > 0 ? sqrt(q->error[k] / q->norm[k]) : 0;
-    for (int i = 0; i < FB_DTYPE_COUNT; i++) q->report->bytes_before += q->model->info.weight_bytes[i];
+    for (int64_t k = 0; k < q->report->kind_count; k++)
+        q->report->kinds[k]->rel = q->norm[k] > 0 ? sqrt(q->error[k] / q->norm[k]) : 0;
+    for (int i = 0; i < FB_DTYPE_COUNT; i++) q->report->bytes_before += q->model->bytes[i];
     return FB_OK;
 }
 
@@ -347,17 +345,31 @@ static fb_status check_type(const char *what, fb_dtype type, fb_error *err) {
     return fb_fail(err, FB_ERROR_USAGE, "%s: %s (f16, q8_0, q4_0)", what, fb_dtype_name(type));
 }
 
-fb_status fb_model_quantize(const fb_model *model, const char *path, const fb_quantize_options *options,
-                            fb_quantize_report *report, fb_error *err) {
-    fb_quantize_report unwanted;
-    if (!report) report = &unwanted;
-    memset(report, 0, sizeof *report);
+static fb_status make_report(const fb_model *model, fb_quantize_report **out, fb_error *err) {
+    int64_t kinds = model->spec->program.slot_count;
+    fb_quantize_report *report = *out = calloc(1, sizeof *report);
+    if (report) report->kinds = fb_memory_structs(kinds, sizeof **report->kinds);
+    if (report && report->kinds) return FB_OK;
+    return fb_fail_memory(err, "report", kinds * (int64_t)sizeof **report->kinds);
+}
+
+void fb_quantize_free(fb_quantize_report *report) {
+    if (!report) return;
+    free(report->kinds);
+    free(report);
+}
+
+fb_status fb_model_quantize(const fb_model *model, const char *path, const fb_quantize_options *given,
+                            fb_quantize_report **report, fb_error *err) {
+    if (report) *report = NULL;
+    fb_quantize_options options;
+    FB_TRY(fb_quantize_options_take(given, &options, err));
     if (!path || !*path) return fb_fail(err, FB_ERROR_USAGE, "quantize: no path given");
-    FB_TRY(check_type("type", options->type, err));
-    FB_TRY(check_type("head", options->head, err));
-    quantizer q = {.model = model, .options = options, .report = report};
-    fb_status status = quantize(&q, path, err);
-    if (status != FB_OK) memset(report, 0, sizeof *report);
+    FB_TRY(check_type("type", options.type, err));
+    FB_TRY(check_type("head", options.head, err));
+    quantizer q = {.model = model, .options = &options};
+    fb_status status = make_report(model, &q.report, err);
+    if (status == FB_OK) status = quantize(&q, path, err);
     fb_gguf_writer_free(q.writer);
     for (int32_t i = 0; i < FB_MAX_SLOTS; i++) free(q.shifts[i]);
     free(q.mean);
@@ -368,5 +380,9 @@ fb_status fb_model_quantize(const fb_model *model, const char *path, const fb_qu
     free(q.back);
     free(q.from);
     free(q.to);
+    if (status == FB_OK && report)
+        *report = q.report;
+    else
+        fb_quantize_free(q.report);
     return status;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "base/stats.h"
 #include "plan/report.h"
 
@@ -86,7 +87,7 @@ fb_status fb_runner_decode(fb_runner *r, double *seconds, fb_error *err) {
 
 /* ---- counting ----------------------------------------------------------------------------------------- */
 
-int fb_request_shapes(const fb_plan_request *q, const fb_machine *m, fb_dtype kv, fb_shape *shapes) {
+int fb_request_shapes(const fb_profile_options *q, const fb_machine *m, fb_dtype kv, fb_shape *shapes) {
     int64_t chunk = m->gpu ? FB_RUNNER_CHUNK_GPU : FB_RUNNER_CHUNK;
     if (!q->prefill) {
         shapes[0] = (fb_shape){1, q->prompt + q->gen / 2, 1, m->lanes, m->act, kv};
@@ -109,9 +110,10 @@ static void op_name(const fb_op *op, char *name, size_t size) {
 
 static void add_price(fb_profile *profile, const fb_program *p, const fb_price *price, const fb_machine *m,
                       const fb_shape *shape) {
-    fb_profile_op *row = profile->ops;
+    fb_profile_op **at = profile->ops;
     for (int s = 0; s < FB_SECTIONS; s++)
-        for (int32_t i = 0; i < p->op_count[s]; i++, row++) {
+        for (int32_t i = 0; i < p->op_count[s]; i++) {
+            fb_profile_op *row = *at++;
             const fb_price_op *op = &price->op[s][i];
             double times = s == FB_BODY                                    ? (double)p->layers
                            : s == FB_EPILOGUE && shape->epilogue_rows == 0 ? 0
@@ -138,7 +140,7 @@ fb_status fb_profile_price(fb_profile *profile, const fb_plan *plan, const fb_we
     const fb_program *p = &plan->program;
     fb_price *price = malloc(sizeof *price);
     for (int s = 0; s < FB_SECTIONS; s++) profile->op_count += p->op_count[s];
-    profile->ops = calloc((size_t)profile->op_count, sizeof *profile->ops);
+    profile->ops = fb_memory_structs(profile->op_count, sizeof **profile->ops);
     profile->layers = p->layers;
     if (!price || !profile->ops) {
         free(price);
@@ -160,7 +162,7 @@ typedef struct sample {
     double seconds[FB_SECTIONS][FB_MAX_OPS];
 } sample;
 
-static fb_status take_sample(fb_runner *r, const fb_plan_request *q, sample *out, fb_error *err) {
+static fb_status take_sample(fb_runner *r, const fb_profile_options *q, sample *out, fb_error *err) {
     const fb_trace *trace = r->backend->trace(r->engine);
     fb_trace before = *trace;
     if (q->prefill) {
@@ -189,16 +191,16 @@ static void average(fb_profile *profile, const fb_program *p, sample *samples, i
     for (int64_t n = 0; n < half; n++) {
         profile->wall += samples[n].wall / (double)half;
         profile->between += (samples[n].wall - samples[n].walk) / (double)half;
-        fb_profile_op *row = profile->ops;
+        fb_profile_op **row = profile->ops;
         for (int s = 0; s < FB_SECTIONS; s++)
-            for (int32_t i = 0; i < p->op_count[s]; i++, row++)
-                row->seconds += samples[n].seconds[s][i] / (double)half;
+            for (int32_t i = 0; i < p->op_count[s]; i++)
+                (*row++)->seconds += samples[n].seconds[s][i] / (double)half;
     }
 }
 
 #define PREFILLS 9
 
-fb_status fb_profile_measure(fb_profile *profile, fb_runner *r, const fb_plan_request *q, fb_error *err) {
+fb_status fb_profile_measure(fb_profile *profile, fb_runner *r, const fb_profile_options *q, fb_error *err) {
     int64_t count = q->prefill ? PREFILLS : q->gen;
     sample *samples = calloc((size_t)count, sizeof *samples);
     if (!samples) return fb_fail_memory(err, "profile", count * (int64_t)sizeof *samples);

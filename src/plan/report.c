@@ -7,7 +7,7 @@
 #include "base/pool.h"
 #include "base/stats.h"
 
-static fb_status check_request(const fb_model *model, const fb_plan_request *q, fb_error *err) {
+static fb_status check_request(const fb_model *model, const fb_profile_options *q, fb_error *err) {
     int64_t context = model->spec->program.context, gen = q->prefill ? 0 : q->gen;
     if (q->prompt < 1)
         return fb_fail(err, FB_ERROR_USAGE, "prompt: %lld tokens (1 or more)", (long long)q->prompt);
@@ -22,8 +22,8 @@ static fb_status check_request(const fb_model *model, const fb_plan_request *q, 
 /* What both kinds of report need. */
 typedef struct making {
     const fb_model *model;
-    const fb_session_options *session;
-    const fb_plan_request *request;
+    fb_session_options session;
+    const fb_profile_options *request;
     fb_plan_report *report;
     fb_machine machine;
     fb_shape shapes[FB_MAX_SHAPES];
@@ -37,8 +37,8 @@ static int64_t capacity_of(const making *m) {
 }
 
 static fb_status prepare(making *m, fb_error *err) {
-    const fb_session_options *o = m->session;
-    const fb_plan_request *q = m->request;
+    const fb_session_options *o = &m->session;
+    const fb_profile_options *q = m->request;
     bool automatic;
     fb_dtype kv;
     const fb_backend *backend;
@@ -50,9 +50,9 @@ static fb_status prepare(making *m, fb_error *err) {
     FB_TRY(fb_dtype_parse_kv(o->kv, o->act, &kv, err));
     FB_TRY(fb_backend_find(o, &backend, &device, err));
     if (backend == &fb_backend_cpu)
-        FB_TRY(fb_machine_get(q->cache, q->calibrate, o->threads, o->isa, o->act, &m->machine, err));
+        FB_TRY(fb_machine_get(q->machine, q->calibrate, o->threads, o->isa, o->act, &m->machine, err));
     else
-        FB_TRY(fb_machine_get_gpu(q->cache, q->calibrate, backend, device, o->act, &m->machine, err));
+        FB_TRY(fb_machine_get_gpu(q->machine, q->calibrate, backend, device, o->act, &m->machine, err));
     m->shape_count = fb_request_shapes(q, &m->machine, kv, m->shapes);
     m->options.exact = o->exact;
     m->options.greedy = true;
@@ -69,7 +69,7 @@ static fb_status prepare(making *m, fb_error *err) {
 }
 
 static void fill_machine(making *m, const fb_bound *bound) {
-    fb_machine_figures *f = &m->report->machine;
+    fb_machine_figures *f = m->report->machine;
     const fb_machine *from = &m->machine;
     fb_price *price = malloc(sizeof *price);
     snprintf(f->cpu, sizeof f->cpu, "%s", from->cpu);
@@ -94,7 +94,7 @@ static void fill_machine(making *m, const fb_bound *bound) {
 
 static fb_status make_side(making *m, fb_runner *runner, const fb_plan_options *options, fb_profile *profile,
                            fb_error *err) {
-    FB_TRY(fb_runner_open(runner, m->model, m->session, options, capacity_of(m), true, err));
+    FB_TRY(fb_runner_open(runner, m->model, &m->session, options, capacity_of(m), true, err));
     fb_bound bound = {&runner->plan.program, m->model->weights};
     FB_TRY(fb_profile_price(profile, &runner->plan, m->model->weights, &m->machine, m->shapes, m->shape_count,
                             err));
@@ -124,19 +124,19 @@ static fb_status take_turns(making *m, fb_runner *const *runners, double *times[
 }
 
 static fb_status measure_tpot(making *m, fb_error *err) {
-    const fb_plan_options none = {.greedy = true, .float_dot = fb_float_dot(m->session)};
+    const fb_plan_options none = {.greedy = true, .float_dot = fb_float_dot(&m->session)};
     fb_runner *runners[2] = {calloc(1, sizeof(fb_runner)), calloc(1, sizeof(fb_runner))};
     int64_t turns = 0, bytes = TURNS_MAX * m->request->gen * (int64_t)sizeof(double);
     double *times[2] = {malloc((size_t)bytes), malloc((size_t)bytes)};
     bool room = runners[0] && runners[1] && times[0] && times[1];
     fb_status status = room ? FB_OK : fb_fail_memory(err, "times", bytes);
     for (int side = 0; side < 2 && status == FB_OK; side++)
-        status = fb_runner_open(runners[side], m->model, m->session, side ? &m->options : &none,
+        status = fb_runner_open(runners[side], m->model, &m->session, side ? &m->options : &none,
                                 capacity_of(m), false, err);
     if (status == FB_OK) status = take_turns(m, runners, times, &turns, err);
     if (status == FB_OK) {
-        m->report->plain.tpot = fb_stats_median(times[0], turns * m->request->gen);
-        m->report->fused.tpot = fb_stats_median(times[1], turns * m->request->gen);
+        m->report->plain->tpot = fb_stats_median(times[0], turns * m->request->gen);
+        m->report->fused->tpot = fb_stats_median(times[1], turns * m->request->gen);
     }
     for (int side = 0; side < 2; side++) {
         if (runners[side]) fb_runner_close(runners[side]);
@@ -150,34 +150,47 @@ static fb_status measure_tpot(making *m, fb_error *err) {
 
 static fb_status make_profile(making *m, fb_error *err) {
     FB_TRY(prepare(m, err));
-    return make_side(m, &m->fused, &m->options, &m->report->fused, err);
+    return make_side(m, &m->fused, &m->options, m->report->fused, err);
 }
 
 static fb_status make_plan(making *m, fb_error *err) {
-    const fb_plan_options none = {.greedy = true, .float_dot = fb_float_dot(m->session)};
+    const fb_plan_options none = {.greedy = true, .float_dot = fb_float_dot(&m->session)};
     FB_TRY(prepare(m, err));
-    FB_TRY(make_side(m, &m->plain, &none, &m->report->plain, err));
-    FB_TRY(make_side(m, &m->fused, &m->options, &m->report->fused, err));
-    m->report->layer_bytes = m->report->plain.layer_bytes;
+    FB_TRY(make_side(m, &m->plain, &none, m->report->plain, err));
+    FB_TRY(make_side(m, &m->fused, &m->options, m->report->fused, err));
+    m->report->layer_bytes = m->report->plain->layer_bytes;
     FB_TRY(measure_tpot(m, err));
     return fb_plan_price_fuses(m->report, m->model, &m->machine, &m->shapes[0], &m->fused.plan, &m->options,
                                err);
 }
 
-static fb_status make(const fb_model *model, const fb_session_options *options,
-                      const fb_plan_request *request, fb_status (*how)(making *, fb_error *),
+static fb_plan_report *new_report(bool with_plain) {
+    fb_plan_report *r = calloc(1, sizeof *r);
+    if (!r) return NULL;
+    r->machine = calloc(1, sizeof *r->machine);
+    if (r->machine) r->machine->bytes = calloc(2 * FB_CURVE_POINTS, sizeof *r->machine->bytes);
+    r->fused = calloc(1, sizeof *r->fused);
+    if (with_plain) r->plain = calloc(1, sizeof *r->plain);
+    if (r->machine && r->machine->bytes && r->fused && (r->plain || !with_plain)) {
+        r->machine->bandwidth = r->machine->bytes + FB_CURVE_POINTS;
+        return r;
+    }
+    fb_plan_report_free(r);
+    return NULL;
+}
+
+static fb_status make(const fb_model *model, const fb_profile_options *request, bool with_plain,
                       fb_plan_report **out, fb_error *err) {
-    *out = NULL;
     making *m = calloc(1, sizeof *m);
-    if (m) m->report = calloc(1, sizeof *m->report);
+    if (m) m->report = new_report(with_plain);
     if (!m || !m->report) {
         free(m);
         return fb_fail_memory(err, "report", sizeof *m);
     }
     m->model = model;
-    m->session = options;
+    m->session = fb_profile_session(request);
     m->request = request;
-    fb_status status = how(m, err);
+    fb_status status = (with_plain ? make_plan : make_profile)(m, err);
     fb_runner_close(&m->plain);
     fb_runner_close(&m->fused);
     if (status == FB_OK)
@@ -188,23 +201,36 @@ static fb_status make(const fb_model *model, const fb_session_options *options,
     return status;
 }
 
-fb_status fb_profile_make(const fb_model *model, const fb_session_options *options,
-                          const fb_plan_request *request, fb_plan_report **report, fb_error *err) {
-    return make(model, options, request, make_profile, report, err);
+fb_status fb_profile_make(const fb_model *model, const fb_profile_options *given, fb_plan_report **report,
+                          fb_error *err) {
+    *report = NULL;
+    fb_profile_options options;
+    FB_TRY(fb_profile_options_take(given, &options, err));
+    return make(model, &options, false, report, err);
 }
 
-fb_status fb_plan_report_make(const fb_model *model, const fb_session_options *options,
-                              const fb_plan_request *request, fb_plan_report **report, fb_error *err) {
-    fb_plan_request decode = *request;
-    decode.prefill = false;
-    return make(model, options, &decode, make_plan, report, err);
+fb_status fb_plan_report_make(const fb_model *model, const fb_plan_report_options *given,
+                              fb_plan_report **report, fb_error *err) {
+    *report = NULL;
+    fb_plan_report_options options;
+    FB_TRY(fb_plan_report_options_take(given, &options, err));
+    fb_profile_options decode = fb_plan_report_profile(&options);
+    return make(model, &decode, true, report, err);
+}
+
+static void free_profile(fb_profile *profile) {
+    if (!profile) return;
+    free(profile->text);
+    free(profile->ops);
+    free(profile);
 }
 
 void fb_plan_report_free(fb_plan_report *report) {
     if (!report) return;
-    free(report->plain.text);
-    free(report->plain.ops);
-    free(report->fused.text);
-    free(report->fused.ops);
+    if (report->machine) free(report->machine->bytes);
+    free(report->machine);
+    free_profile(report->plain);
+    free_profile(report->fused);
+    free(report->fuses);
     free(report);
 }

@@ -2,6 +2,7 @@
 #ifndef FB_PLAN_REPORT_H
 #define FB_PLAN_REPORT_H
 
+#include "base/options.h"
 #include "model/model.h"
 #include "plan/price.h"
 
@@ -30,12 +31,12 @@ fb_status fb_runner_decode(fb_runner *runner, double *seconds, fb_error *err);
 fb_status fb_profile_price(fb_profile *profile, const fb_plan *plan, const fb_weight *weights,
                            const fb_machine *machine, const fb_shape *shapes, int count, fb_error *err);
 /* Runs the runner, which must take times, and fills in what was measured. */
-fb_status fb_profile_measure(fb_profile *profile, fb_runner *runner, const fb_plan_request *request,
+fb_status fb_profile_measure(fb_profile *profile, fb_runner *runner, const fb_profile_options *request,
                              fb_error *err);
 
 /* The shapes of the steps that a request is about: of decoding one, in the middle; of a prefill all. */
 #define FB_MAX_SHAPES 1024
-int fb_request_shapes(const fb_plan_request *request, const fb_machine *machine, fb_dtype kv,
+int fb_request_shapes(const fb_profile_options *request, const fb_machine *machine, fb_dtype kv,
                       fb_shape *shapes);
 
 /* Prices every fuse of the table alone, and says why it is kept or left. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/svg.h"
+#include "fusebox_tools.h"
 
 #define WIDTH    1000
 #define HEIGHT   830
@@ -64,7 +65,7 @@ typedef struct dot {
 static int add_dots(const fb_profile *profile, bool after, dot *dots, int count) {
     int first = count;
     for (int64_t i = 0; i < profile->op_count; i++) {
-        const fb_profile_op *op = &profile->ops[i];
+        const fb_profile_op *op = profile->ops[i];
         if (op->flops <= 0 || op->bytes <= 0 || op->seconds <= 0 || op->section == 0) continue;
         int at = first;
         while (at < count && strcmp(dots[at].name, op->name) != 0) at++;
@@ -201,11 +202,11 @@ static void draw_dots(const plot *p, dot *dots, int count) {
 static void draw_roofline(FILE *f, const fb_plan_report *r) {
     plot p = {.f = f, .left = 70, .top = 100, .right = 970, .bottom = 470};
     dot dots[MAX_DOTS];
-    int count = add_dots(&r->plain, false, dots, 0);
-    count = add_dots(&r->fused, true, dots, count);
-    find_range(&p, &r->machine, dots, count);
+    int count = add_dots(r->plain, false, dots, 0);
+    count = add_dots(r->fused, true, dots, count);
+    find_range(&p, r->machine, dots, count);
     draw_axes(&p);
-    draw_roofs(&p, &r->machine);
+    draw_roofs(&p, r->machine);
     draw_dots(&p, dots, count);
     double x = p.right - 232, y = p.bottom - 34;
     fprintf(f,
@@ -226,7 +227,7 @@ static void draw_roofline(FILE *f, const fb_plan_report *r) {
 static double layer_seconds(const fb_profile *p) {
     double sum = 0;
     for (int64_t i = 0; i < p->op_count; i++)
-        if (p->ops[i].section == 1) sum += p->ops[i].seconds / (double)p->layers;
+        if (p->ops[i]->section == 1) sum += p->ops[i]->seconds / (double)p->layers;
     return sum;
 }
 
@@ -239,7 +240,7 @@ static void draw_timeline(FILE *f, const fb_profile *p, bool gpu, const char *ti
              1e6 * (p->tpot > 0 ? p->tpot : p->wall));
     fb_svg_text(f, 70, y - 10, 14, "start", FB_SVG_INK, label);
     for (int64_t i = 0; i < p->op_count; i++) {
-        const fb_profile_op *op = &p->ops[i];
+        const fb_profile_op *op = p->ops[i];
         if (op->section != 1) continue;
         double w = scale * op->seconds / (double)p->layers, name = CHARACTER * (double)strlen(op->name);
         fprintf(f,
@@ -279,25 +280,28 @@ static void draw_legend(FILE *f, bool gpu, double y) {
 static void draw(FILE *f, const void *report) {
     const fb_plan_report *r = report;
     char label[256];
-    const fb_machine_figures *m = &r->machine;
+    const fb_machine_figures *m = r->machine;
     fb_svg_begin(f, WIDTH, HEIGHT);
     snprintf(label, sizeof label, "One decode step: %.0f us before, %.0f us after (%.2fx)",
-             1e6 * r->plain.tpot, 1e6 * r->fused.tpot, r->plain.tpot / r->fused.tpot);
+             1e6 * r->plain->tpot, 1e6 * r->fused->tpot, r->plain->tpot / r->fused->tpot);
     fb_svg_text(f, 30, 36, 20, "start", FB_SVG_INK, label);
     char threads[32] = "";
     if (!m->gpu) snprintf(threads, sizeof threads, ", %d threads", m->threads);
     snprintf(label, sizeof label, "%s%s, %s; positions %lld to %lld; predicted %.0f and %.0f us", m->cpu,
              threads, m->isa, (long long)r->prompt, (long long)(r->prompt + r->gen - 1),
-             1e6 * r->plain.predicted, 1e6 * r->fused.predicted);
+             1e6 * r->plain->predicted, 1e6 * r->fused->predicted);
     fb_svg_text(f, 30, 58, 13, "start", FB_SVG_GREY, label);
     draw_roofline(f, r);
-    double scale = 900 / fmax(layer_seconds(&r->plain), layer_seconds(&r->fused));
-    draw_timeline(f, &r->plain, m->gpu, "before", 555, scale);
-    draw_timeline(f, &r->fused, m->gpu, "after", 690, scale);
+    double scale = 900 / fmax(layer_seconds(r->plain), layer_seconds(r->fused));
+    draw_timeline(f, r->plain, m->gpu, "before", 555, scale);
+    draw_timeline(f, r->fused, m->gpu, "after", 690, scale);
     draw_legend(f, m->gpu, 804);
     fputs("</svg>\n", f);
 }
 
 fb_status fb_plan_report_svg(const fb_plan_report *report, const char *path, fb_error *err) {
+    if (!report->plain)
+        return fb_fail(err, FB_ERROR_USAGE,
+                       "plan: no plain program (a report of fb_plan_report_make has one)");
     return fb_svg_save(path, draw, report, err);
 }

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/memory.h"
 #include "plan/report.h"
 
 /* What moves the bulk of a layer's bytes stays, in whatever op: a fuse removes what stands around it. */
@@ -90,10 +91,10 @@ static void describe_quantising(const fb_program *plain, char *text, size_t size
 static void give_reason(fb_plan_fuse *f, const fb_plan_report *report, const fb_program *plain,
                         int64_t launches, const char *taker) {
     char moved[32], whole[32], act[256];
-    double total = report->plain.predicted, percent = 100 * f->saving / total,
+    double total = report->plain->predicted, percent = 100 * f->saving / total,
            best = 100 * (1 - 1 / f->ceiling);
     bool screen = strcmp(f->name, "head_screen") == 0, once = screen || strcmp(f->name, "head_argmax") == 0,
-         gpu = report->machine.gpu;
+         gpu = report->machine->gpu;
     snprintf(act, sizeof act, "%s %s of %s a %s", f->bytes_saved < 0 ? "adds" : "saves",
              show_bytes(f->bytes_saved, moved), show_bytes(report->layer_bytes, whole), "layer");
     if (once)
@@ -137,7 +138,7 @@ static fb_status price_fuse(pricing *w, int fuse, fb_plan_report *report, const 
                             const fb_machine *m, const fb_shape *shape, const fb_plan *chosen,
                             const fb_plan_options *options, fb_error *err) {
     const fb_program *plain = &model->spec->program;
-    fb_plan_fuse *f = &report->fuses[fuse];
+    fb_plan_fuse *f = report->fuses[fuse];
     f->name = fb_fuse_name(fuse);
     f->ceiling = 1;
     f->why_not = fb_fuse_why_not(plain, (fb_fuse_id)fuse, options);
@@ -163,8 +164,12 @@ static fb_status price_fuse(pricing *w, int fuse, fb_plan_report *report, const 
 fb_status fb_plan_price_fuses(fb_plan_report *report, const fb_model *model, const fb_machine *m,
                               const fb_shape *shape, const fb_plan *chosen, const fb_plan_options *options,
                               fb_error *err) {
+    report->fuses = fb_memory_structs(FB_FUSE_COUNT, sizeof **report->fuses);
     pricing *w = malloc(sizeof *w);
-    if (!w) return fb_fail_memory(err, "prices", sizeof *w);
+    if (!w || !report->fuses) {
+        free(w);
+        return fb_fail_memory(err, "prices", sizeof *w);
+    }
     fb_plan_options none = *options;
     none.fuses = 0;
     fb_status status = fb_plan_make(&model->spec->program, &none, &w->none, err);

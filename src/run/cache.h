@@ -5,6 +5,8 @@
 #include "base/tensor.h"
 #include "program/program.h"
 
+#define FB_CACHE_KINDS (FB_CACHE_SINKS + 1)
+
 /* Fills in what the options leave open (window, capacity, chunk; `chunk` is the backend's choice) and checks
  * the rest. Of a dense cache the ring's window is 0. */
 fb_status fb_cache_settle(const fb_program *program, fb_session_options *options, int64_t chunk,

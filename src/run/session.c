@@ -4,8 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/options.h"
 #include "base/pool.h"
 #include "base/screen.h"
+#include "base/sized.h"
 #include "fuse/fuse.h"
 #include "model/model.h"
 #include "plan/price.h"
@@ -38,10 +40,6 @@ struct fb_session {
     int32_t best;          /* the last step's best token, where the plan computes only that */
     int64_t step_position; /* of the step that runs */
 };
-
-void fb_session_options_default(fb_session_options *options) {
-    *options = (fb_session_options){.act = FB_F32, .fuse = "auto", .sinks = 4};
-}
 
 static fb_status check_options(const fb_session_options *o, fb_error *err) {
     if (o->threads < 0 || o->threads > FB_POOL_MAX_LANES)
@@ -152,11 +150,8 @@ fb_status fb_session_create(const fb_model *model, const fb_session_options *opt
     fb_session *s = calloc(1, sizeof *s);
     if (!s) return fb_fail_memory(err, "session", sizeof *s);
     s->model = model;
-    if (options)
-        s->options = *options;
-    else
-        fb_session_options_default(&s->options);
-    fb_status status = start(s, err);
+    fb_status status = fb_session_options_take(options, &s->options, err);
+    if (status == FB_OK) status = start(s, err);
     if (status != FB_OK) {
         fb_session_free(s);
         return status;
@@ -323,6 +318,8 @@ void fb_session_reset(fb_session *s) {
     s->broken = false;
 }
 
+FB_SIZED_ENDS_WITH(fb_cache_info, trimmable);
+
 /* However often it went back before. */
 static int64_t trimmable(const fb_session *s) {
     return s->broken ? 0 : s->position - (s->furthest - fb_cache_trimmable(&s->ring, s->furthest));
@@ -344,17 +341,20 @@ fb_status fb_session_trim(fb_session *s, int64_t count, fb_error *err) {
     return FB_OK;
 }
 
-void fb_session_get_cache(const fb_session *s, fb_cache_info *info) {
+void fb_session_fill_cache(const fb_session *s, fb_cache_info *out) {
     const fb_program *p = &s->plan.program;
     int64_t slots = (s->options.capacity + FB_KV_LANES - 1) / FB_KV_LANES * FB_KV_LANES;
     int64_t reach = s->ring.sinks + s->ring.window;
-    *info = (fb_cache_info){.kind = s->options.cache,
-                            .sinks = s->ring.sinks,
-                            .window = s->ring.window,
-                            .slots = slots,
-                            .bytes = 2 * p->layers * p->kv_heads * slots * p->head_dim * fb_dtype_size(s->kv),
-                            .held = s->ring.window && s->position > reach ? reach : s->position,
-                            .trimmable = trimmable(s)};
+    fb_cache_info info;
+    memset(&info, 0, sizeof info); /* padding, too: it goes to the caller */
+    info.kind = s->options.cache;
+    info.sinks = s->ring.sinks;
+    info.window = s->ring.window;
+    info.slots = slots;
+    info.bytes = 2 * p->layers * p->kv_heads * slots * p->head_dim * fb_dtype_size(s->kv);
+    info.held = s->ring.window && s->position > reach ? reach : s->position;
+    info.trimmable = trimmable(s);
+    fb_sized_give(&info, sizeof info, out);
 }
 
 bool fb_session_op_calls(const fb_session *s, int index, const char **name, int64_t *calls) {

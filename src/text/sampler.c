@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "base/status.h"
+#include "base/sized.h"
 
 #define MAX_TEMPERATURE 100
 #define MIN_PENALTY     0.01f
@@ -68,14 +68,19 @@ static void make_heap(candidate *heap, int64_t count, bool worst_first) {
 /* Chosen on stories of the built-in model, 12 seeds of 200 tokens each: 1.6% of the trigrams repeat and 7.6%
  * of the words are not in a book that it never saw. A penalty of 1.05 repeats three times as much;
  * temperature 0.8 with a min-p of 0.05 makes up a fifth more words. */
-void fb_sampler_options_default(fb_sampler_options *options) {
-    *options = (fb_sampler_options){.temperature = 0.7f,
-                                    .top_k = 40,
-                                    .top_p = 0.95f,
-                                    .min_p = 0.1f,
-                                    .repeat_penalty = 1.1f,
-                                    .repeat_window = 64,
-                                    .seed = 0};
+static const fb_sampler_options defaults = {.size = sizeof defaults,
+                                            .temperature = 0.7f,
+                                            .top_k = 40,
+                                            .top_p = 0.95f,
+                                            .min_p = 0.1f,
+                                            .repeat_penalty = 1.1f,
+                                            .repeat_window = 64,
+                                            .seed = 0};
+static const fb_sized sized = FB_SIZED(fb_sampler_options, temperature, &defaults);
+FB_SIZED_ENDS_WITH(fb_sampler_options, seed);
+
+void fb_sampler_options_init(fb_sampler_options *options, size_t size) {
+    fb_sized_init(&sized, options, size);
 }
 
 /* Written so that NaN is out of range. */
@@ -102,16 +107,17 @@ static fb_status check_options(const fb_sampler_options *options, int64_t vocab,
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-fb_status fb_sampler_create(const fb_sampler_options *options, int64_t vocab, fb_sampler **out,
-                            fb_error *err) {
+fb_status fb_sampler_create(const fb_sampler_options *given, int64_t vocab, fb_sampler **out, fb_error *err) {
     *out = NULL;
-    FB_TRY(check_options(options, vocab, err));
+    fb_sampler_options options;
+    FB_TRY(fb_sized_take(&sized, given, &options, err));
+    FB_TRY(check_options(&options, vocab, err));
     fb_sampler *sampler = calloc(1, sizeof *sampler);
     if (!sampler) return fb_fail_memory(err, "sampler", (int64_t)sizeof *sampler);
-    sampler->options = *options;
+    sampler->options = options;
     sampler->vocab = vocab;
-    sampler->random = options->seed;
-    size_t window = (size_t)options->repeat_window;
+    sampler->random = options.seed;
+    size_t window = (size_t)options.repeat_window;
     sampler->candidates = malloc((size_t)vocab * sizeof *sampler->candidates);
     sampler->seen = calloc((size_t)vocab, sizeof *sampler->seen);
     sampler->ring = malloc((window ? window : 1) * sizeof *sampler->ring);

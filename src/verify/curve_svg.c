@@ -4,6 +4,8 @@
 #include <stdlib.h>
 
 #include "base/svg.h"
+#include "fusebox_tools.h"
+#include "run/cache.h"
 
 #define WIDTH  1000
 #define HEIGHT 470
@@ -181,7 +183,7 @@ static void draw_curve(const plot *p, int32_t curve) {
     fprintf(p->f,
             "\" fill=\"none\" stroke=\"%s\" stroke-width=\"2\" stroke-linejoin=\"round\" "
             "stroke-linecap=\"round\"/>\n",
-            colours[p->report->curves[curve].cache]);
+            colours[p->report->curves[curve]->cache]);
 }
 
 static int by_height(const void *a, const void *b) {
@@ -203,7 +205,7 @@ static void place_labels(const plot *p, label *labels, int32_t count) {
 
 static void draw_label(const plot *p, const label *l) {
     char text[96], digits[32];
-    const fb_curve *c = &p->report->curves[l->curve];
+    const fb_curve *c = p->report->curves[l->curve];
     double x = p->right + 22;
     fb_svg_line(p->f, p->right + 3, l->end, x - 4, l->y, colours[c->cache], 1, NULL);
     if (c->cache == FB_CACHE_DENSE)

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 
 #include "base/dtype.h"
+#include "base/memory.h"
+#include "base/options.h"
 #include "fuse/tolerance.h"
 #include "model/model.h"
 #include "verify/perplexity.h"
@@ -148,7 +150,7 @@ static void judge(const proof *p, const fb_tape *tape, fb_fusion_row *row) {
 
 static fb_fusion_row *new_row(proof *p, const char *name, fb_error *err) {
     fb_fusion_report *r = p->report;
-    fb_fusion_row *row = &r->rows[r->count];
+    fb_fusion_row *row = r->rows[r->count];
     snprintf(row->name, sizeof row->name, "%s", name);
     row->layers = calloc((size_t)p->plain.states + 1, sizeof *row->layers);
     if (!row->layers) {
@@ -288,16 +290,16 @@ static fb_status run_plain(proof *p, fb_error *err) {
     return FB_OK;
 }
 
-fb_status fb_verify_fusion(const fb_model *model, const fb_session_options *options, fb_fusion_report **out,
+fb_status fb_verify_fusion(const fb_model *model, const fb_fusion_options *given, fb_fusion_report **out,
                            fb_error *err) {
     *out = NULL;
-    fb_session_options defaults;
-    fb_session_options_default(&defaults);
-    proof p = {.model = model, .settled = options ? *options : defaults};
+    fb_fusion_options options;
+    FB_TRY(fb_fusion_options_take(given, &options, err));
+    proof p = {.model = model, .settled = fb_fusion_session(&options)};
     p.options = &p.settled;
     p.report = calloc(1, sizeof *p.report);
     if (!p.report) return fb_fail_memory(err, "report", sizeof *p.report);
-    p.report->rows = calloc(FB_FUSE_COUNT + 2, sizeof *p.report->rows);
+    p.report->rows = fb_memory_structs(FB_FUSE_COUNT + 2, sizeof **p.report->rows);
     fb_status status =
         p.report->rows ? run_plain(&p, err) : fb_fail_memory(err, "report", (int64_t)sizeof(fb_fusion_row));
     if (status == FB_OK) status = prove_all(&p, err);
@@ -314,7 +316,7 @@ fb_status fb_verify_fusion(const fb_model *model, const fb_session_options *opti
 
 void fb_fusion_free(fb_fusion_report *report) {
     if (!report) return;
-    for (int64_t i = 0; report->rows && i < report->count; i++) free(report->rows[i].layers);
+    for (int64_t i = 0; report->rows && i < report->count; i++) free(report->rows[i]->layers);
     free(report->rows);
     free(report);
 }

@@ -7,9 +7,7 @@
 
 #define HIDDEN "hidden."
 
-const char *fb_golden_kv(const fb_session_options *o) {
-    return o->kv && strcmp(o->kv, "auto") != 0 ? o->kv : "act";
-}
+const char *fb_golden_kv(const char *kv) { return kv && strcmp(kv, "auto") != 0 ? kv : "act"; }
 
 double fb_golden_half_ulp(fb_dtype t) { return t == FB_F16 ? 0x1p-11 : t == FB_BF16 ? 0x1p-8 : 0; }
 

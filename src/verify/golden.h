@@ -28,8 +28,8 @@ fb_status fb_golden_check_finite(const char *what, const fb_tensor_entry *entry,
 fb_status fb_golden_check_matrix(const char *what, const fb_tensor_entry *entry, fb_stored_type type,
                                  int64_t rows, int64_t *cols, fb_error *err);
 
-/* A golden's cache was not rounded: neither is ours, unless that is asked for. */
-const char *fb_golden_kv(const fb_session_options *options);
+/* A golden's cache was not rounded: neither is ours, unless `kv` asks for that. */
+const char *fb_golden_kv(const char *kv);
 /* By how much a dtype rounds at most, relative to the value; 0 for float32, as goldens are. */
 double fb_golden_half_ulp(fb_dtype dtype);
 

@@ -3,10 +3,12 @@
 #include "verify/perplexity.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/options.h"
 #include "model/model.h"
 
 /* Figures are compared across models and programs, and 512 is the window that most are published for. A
@@ -151,30 +153,24 @@ static fb_status prepare(scoring *s, const fb_model *model, const int32_t *ids, 
     if (s->report) s->report->windows = malloc((size_t)windows * sizeof *s->report->windows);
     if (!s->ids || !s->report || !s->report->windows)
         return fb_fail_memory(err, "windows", windows * (int64_t)sizeof *s->report->windows);
-    fb_session_options o = s->options->session;
+    fb_session_options o = fb_perplexity_session(s->options);
     s->piece = o.chunk ? o.chunk : PIECE;
     o.chunk = s->piece;
     o.capacity = s->window;
     o.all_logits = true;
-    o.greedy = o.profile = false;
-    o.on_hidden = NULL;
-    o.on_progress = NULL;
     FB_TRY(fb_session_create(model, &o, &s->session, err));
     s->report->window = s->window;
     s->report->threads = fb_session_threads(s->session);
-    s->report->isa = fb_session_isa(s->session);
+    snprintf(s->report->isa, sizeof s->report->isa, "%s", fb_session_isa(s->session));
     return FB_OK;
 }
 
-void fb_perplexity_options_default(fb_perplexity_options *options) {
-    *options = (fb_perplexity_options){0};
-    fb_session_options_default(&options->session);
-}
-
-fb_status fb_perplexity_run(const fb_model *model, const fb_perplexity_options *options, const int32_t *ids,
+fb_status fb_perplexity_run(const fb_model *model, const fb_perplexity_options *given, const int32_t *ids,
                             int64_t count, fb_perplexity_report **report, fb_error *err) {
-    scoring s = {.options = options};
     *report = NULL;
+    fb_perplexity_options options;
+    FB_TRY(fb_perplexity_options_take(given, &options, err));
+    scoring s = {.options = &options};
     fb_status status = prepare(&s, model, ids, count, err);
     if (status == FB_OK) status = score_text(&s, ids, count, err);
     fb_session_free(s.session);

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 
 #include "base/dtype.h"
+#include "base/memory.h"
+#include "base/options.h"
 #include "verify/perplexity.h"
 #include "verify/stream_golden.h"
 
@@ -70,10 +72,6 @@ static fb_status compare_case(stream *s, const fb_model *model, fb_session_optio
     o.capacity = c->cache == FB_CACHE_DENSE ? s->golden->tokens : 0;
     o.beyond_context = true;
     o.all_logits = true;
-    o.greedy = false;
-    o.on_hidden = NULL;
-    o.on_progress = NULL;
-    o.kv = fb_golden_kv(&o);
     fb_dtype kv;
     FB_TRY(fb_dtype_parse_kv(o.kv, o.act, &kv, err));
     FB_TRY(fb_session_create(model, &o, &s->session, err));
@@ -100,7 +98,7 @@ static fb_status compare_case(stream *s, const fb_model *model, fb_session_optio
 static fb_status compare_all(const fb_stream_golden *g, const fb_model *model,
                              const fb_session_options *options, fb_stream_report *r, fb_error *err) {
     int32_t *ids = malloc((size_t)g->tokens * sizeof *ids);
-    r->rows = calloc((size_t)g->count, sizeof *r->rows);
+    r->rows = fb_memory_structs(g->count, sizeof **r->rows);
     if (!ids || !r->rows) {
         free(ids);
         return fb_fail_memory(err, "ids", g->tokens * (int64_t)sizeof *ids);
@@ -111,8 +109,8 @@ static fb_status compare_all(const fb_stream_golden *g, const fb_model *model,
     r->tokens = g->tokens - 1;
     for (; status == FB_OK && r->count < g->count; r->count++) {
         stream s = {.golden = g, .wanted = &g->cases[r->count], .ids = ids};
-        status = compare_case(&s, model, *options, &r->rows[r->count], err);
-        r->ok = r->ok && r->rows[r->count].ok;
+        status = compare_case(&s, model, *options, r->rows[r->count], err);
+        r->ok = r->ok && r->rows[r->count]->ok;
     }
     free(ids);
     return status;
@@ -127,17 +125,19 @@ fb_status fb_golden_streams(const char *path, bool *streams, fb_error *err) {
     return FB_OK;
 }
 
-fb_status fb_verify_stream(const fb_model *model, const char *path, const fb_session_options *options,
+fb_status fb_verify_stream(const fb_model *model, const char *path, const fb_verify_options *given,
                            fb_stream_report **out, fb_error *err) {
     *out = NULL;
-    fb_session_options defaults;
-    fb_session_options_default(&defaults);
+    fb_verify_options options;
+    FB_TRY(fb_verify_options_take(given, &options, err));
+    fb_session_options session = fb_verify_session(&options);
+    session.kv = fb_golden_kv(options.kv);
     fb_model_info info;
     fb_model_get_info(model, &info);
     fb_stream_golden golden;
     FB_TRY(fb_stream_golden_open(path, info.vocab, &golden, err));
     fb_stream_report *report = calloc(1, sizeof *report);
-    fb_status status = report ? compare_all(&golden, model, options ? options : &defaults, report, err)
+    fb_status status = report ? compare_all(&golden, model, &session, report, err)
                               : fb_fail_memory(err, "report", sizeof *report);
     fb_stream_golden_close(&golden);
     if (status != FB_OK) {

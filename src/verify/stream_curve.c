@@ -1,14 +1,17 @@
 /* Perplexity along a stream: the same text through several caches, a row of tokens through each in turn, so
  * that a row is known while the next is read. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/memory.h"
+#include "base/options.h"
 #include "model/model.h"
+#include "run/cache.h"
 #include "verify/perplexity.h"
 
-#define DEFAULT_EVERY 256
 /* Tokens between two looks at the logits, [PIECE, vocab] floats a cache: no result depends on it. */
 #define PIECE 128
 
@@ -34,7 +37,7 @@ static fb_status score_piece(stream *s, int32_t curve, int64_t first, double *su
         double nll = fb_nll(logits, vocab, s->ids[at]);
         if (isnan(nll))
             return fb_fail(err, FB_ERROR_SYSTEM, "logits: NaN or inf at position %lld with cache %s",
-                           (long long)(at - 1), fb_cache_name(s->report->curves[curve].cache));
+                           (long long)(at - 1), fb_cache_name(s->report->curves[curve]->cache));
         *sum += nll;
     }
     return FB_OK;
@@ -49,7 +52,7 @@ static fb_status ask(const stream *s, fb_curve_fn callback, int64_t part, fb_err
 /* Reads ids[first … end - 1] with one cache, and scores what follows each of them. */
 static fb_status read_row(stream *s, int32_t curve, int64_t first, int64_t end, fb_curve_row *row,
                           fb_error *err) {
-    fb_curve *c = &s->report->curves[curve];
+    fb_curve *c = s->report->curves[curve];
     double sum = 0;
     for (int64_t done = first; done < end;) {
         int64_t rows = end - done < s->piece ? end - done : s->piece;
@@ -73,13 +76,13 @@ static fb_status read_text(stream *s, fb_error *err) {
     for (int64_t first = 0; r->tokens < r->total;) {
         int64_t left = r->total - r->tokens;
         fb_curve_row *row = &r->rows[r->row_count];
-        *row = (fb_curve_row){.tokens = left < r->every ? left : r->every};
+        row->tokens = left < r->every ? left : r->every;
         row->position = s->count - 1 - left + row->tokens;
         for (int32_t i = 0; i < r->curve_count; i++) FB_TRY(read_row(s, i, first, row->position, row, err));
         first = row->position;
         r->row_count++;
         r->tokens += row->tokens;
-        for (int32_t i = 0; i < r->curve_count; i++) r->curves[i].nll = s->sums[i] / (double)r->tokens;
+        for (int32_t i = 0; i < r->curve_count; i++) r->curves[i]->nll = s->sums[i] / (double)r->tokens;
         FB_TRY(ask(s, s->options->on_chunk, 0, err));
     }
     return FB_OK;
@@ -90,7 +93,7 @@ static fb_status read_text(stream *s, fb_error *err) {
 /* What a window keeps besides, so that it sees as many tokens as a cache with sinks beside it. */
 static int64_t sinks_beside(const fb_curve_options *o) {
     for (int32_t i = 0; i < o->kind_count; i++)
-        if (o->kinds[i] == FB_CACHE_SINKS) return o->session.sinks;
+        if (o->kinds[i] == FB_CACHE_SINKS) return o->sinks;
     return 0;
 }
 
@@ -108,10 +111,10 @@ static fb_status check(const stream *s, const fb_model *model, const int32_t *id
         return fb_fail(err, FB_ERROR_USAGE,
                        "sinks: %lld (0 to %lld: with a window at most the model's context, %lld)",
                        (long long)sinks, (long long)context - 1, (long long)context);
-    if (o->session.window < 0 || o->session.window > context - sinks)
+    if (o->window < 0 || o->window > context - sinks)
         return fb_fail(err, FB_ERROR_USAGE,
                        "window: %lld (1 to %lld: with %lld sinks at most the model's context, %lld)",
-                       (long long)o->session.window, (long long)(context - sinks), (long long)sinks,
+                       (long long)o->window, (long long)(context - sinks), (long long)sinks,
                        (long long)context);
     if (o->every < 1)
         return fb_fail(err, FB_ERROR_USAGE, "every: %lld tokens (at least 1)", (long long)o->every);
@@ -126,23 +129,35 @@ static fb_status check(const stream *s, const fb_model *model, const int32_t *id
 }
 
 static fb_status open_cache(stream *s, const fb_model *model, fb_cache_kind cache, fb_error *err) {
-    fb_session_options o = s->options->session;
+    fb_session_options o = fb_curve_session(s->options);
     o.cache = cache;
     o.capacity = cache == FB_CACHE_DENSE ? s->count - 1 : 0;
     o.beyond_context = true;
     if (cache == FB_CACHE_WINDOW && o.window) o.window += sinks_beside(s->options);
     o.chunk = s->piece;
     o.all_logits = true;
-    o.greedy = o.profile = false;
-    o.on_hidden = NULL;
-    o.on_progress = NULL;
-    int32_t at = s->report->curve_count++;
+    int64_t at = s->report->curve_count++;
     FB_TRY(fb_session_create(model, &o, &s->sessions[at], err));
     fb_cache_info info;
     fb_session_get_cache(s->sessions[at], &info);
-    s->report->curves[at] = (fb_curve){
+    *s->report->curves[at] = (fb_curve){
         .cache = cache, .sinks = info.sinks, .window = info.window, .bytes = info.bytes, .nll = NAN};
     return FB_OK;
+}
+
+/* A row's numbers lie behind all rows: free(rows) releases them. */
+static fb_curve_report *make_report(int64_t rows, int32_t curves) {
+    fb_curve_report *r = calloc(1, sizeof *r);
+    if (!r) return NULL;
+    r->curves = fb_memory_structs(curves, sizeof **r->curves);
+    r->rows = calloc((size_t)rows, sizeof *r->rows + (size_t)curves * sizeof(double));
+    if (!r->curves || !r->rows) {
+        fb_curve_free(r);
+        return NULL;
+    }
+    double *nll = (double *)(r->rows + rows);
+    for (int64_t i = 0; i < rows; i++) r->rows[i].nll = nll + i * curves;
+    return r;
 }
 
 static fb_status prepare(stream *s, const fb_model *model, const int32_t *ids, int64_t count, fb_error *err) {
@@ -151,13 +166,11 @@ static fb_status prepare(stream *s, const fb_model *model, const int32_t *ids, i
     if (model->tokenizer) front = fb_tokenizer_prefix(model->tokenizer, &s->front);
     FB_TRY(check(s, model, ids, count, err));
     s->count = s->front + count;
-    s->piece = o->session.chunk ? o->session.chunk : PIECE;
+    s->piece = o->chunk ? o->chunk : PIECE;
     int64_t total = s->front ? count : count - 1, rows = (total - 1) / o->every + 1;
     s->ids = malloc((size_t)s->count * sizeof *s->ids);
-    s->report = calloc(1, sizeof *s->report);
-    if (s->report) s->report->rows = calloc((size_t)rows, sizeof *s->report->rows);
-    if (!s->ids || !s->report || !s->report->rows)
-        return fb_fail_memory(err, "rows", rows * (int64_t)sizeof *s->report->rows);
+    s->report = make_report(rows, o->kind_count);
+    if (!s->ids || !s->report) return fb_fail_memory(err, "rows", rows * (int64_t)sizeof *s->report->rows);
     if (s->front) memcpy(s->ids, front, (size_t)s->front * sizeof *ids);
     memcpy(s->ids + s->front, ids, (size_t)count * sizeof *ids);
     for (int32_t i = 0; i < o->kind_count; i++) FB_TRY(open_cache(s, model, o->kinds[i], err));
@@ -165,20 +178,17 @@ static fb_status prepare(stream *s, const fb_model *model, const int32_t *ids, i
     s->report->every = o->every;
     s->report->total = total;
     s->report->backend = fb_session_backend(s->sessions[0]);
-    s->report->isa = fb_session_isa(s->sessions[0]);
+    snprintf(s->report->isa, sizeof s->report->isa, "%s", fb_session_isa(s->sessions[0]));
     s->report->threads = fb_session_threads(s->sessions[0]);
     return FB_OK;
 }
 
-void fb_curve_options_default(fb_curve_options *options) {
-    *options = (fb_curve_options){.every = DEFAULT_EVERY};
-    fb_session_options_default(&options->session);
-}
-
-fb_status fb_curve_run(const fb_model *model, const fb_curve_options *options, const int32_t *ids,
+fb_status fb_curve_run(const fb_model *model, const fb_curve_options *given, const int32_t *ids,
                        int64_t count, fb_curve_report **report, fb_error *err) {
-    stream s = {.options = options};
     *report = NULL;
+    fb_curve_options options;
+    FB_TRY(fb_curve_options_take(given, &options, err));
+    stream s = {.options = &options};
     fb_status status = prepare(&s, model, ids, count, err);
     if (status == FB_OK) status = read_text(&s, err);
     for (int i = 0; i < FB_CACHE_KINDS; i++) fb_session_free(s.sessions[i]);
@@ -192,6 +202,7 @@ fb_status fb_curve_run(const fb_model *model, const fb_curve_options *options, c
 
 void fb_curve_free(fb_curve_report *report) {
     if (!report) return;
+    free(report->curves);
     free(report->rows);
     free(report);
 }

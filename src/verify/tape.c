@@ -125,7 +125,8 @@ static fb_status record(const fb_model *model, const fb_session_options *options
     /* The greedy run takes the prompt at once: the head runs in no other chunk than the last, and the count
      * of its calls is then a matter of steps. */
     int64_t chunk = how == GREEDY ? s->prompt : s->chunk;
-    fb_session_options o = {.threads = options->threads,
+    fb_session_options o = {.size = sizeof o,
+                            .threads = options->threads,
                             .act = options->act,
                             .kv = options->kv,
                             .fuse = options->fuse,
@@ -198,7 +199,8 @@ fb_status fb_tape_record(const fb_model *model, const fb_session_options *option
 fb_status fb_tape_record_truth(const fb_model *model, const fb_session_options *options,
                                const fb_script *script, int64_t tokens, fb_tape *t, fb_error *err) {
     fb_script first = {.ids = script->ids, .prompt = tokens, .tokens = tokens, .greedy = 1, .chunk = tokens};
-    fb_session_options o = {.threads = 1,
+    fb_session_options o = {.size = sizeof o,
+                            .threads = 1,
                             .act = FB_F64,
                             .isa = "ref",
                             .fuse = "none",

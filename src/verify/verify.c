@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/dtype.h"
+#include "base/options.h"
 #include "verify/golden.h"
 
 /* In float32 the engine and the golden differ by the order of sums only. The largest differences seen on the
@@ -141,11 +142,9 @@ static fb_status compare_all(comparison *c, const fb_model *model, const fb_sess
     if (!ids) return fb_fail_memory(err, "ids", g->tokens * (int64_t)sizeof *ids);
     for (int64_t i = 0; i < g->tokens; i++) ids[i] = (int32_t)fb_golden_int(g->ids, i);
     fb_session_options o = *options;
-    o.kv = fb_golden_kv(options);
     o.capacity = g->tokens + (g->greedy ? g->greedy->count : 0);
     o.all_logits = true;
     o.on_hidden = on_hidden;
-    o.on_progress = NULL;
     o.user = c;
     fb_session *session = NULL;
     fb_status status = fb_session_create(model, &o, &session, err);
@@ -166,7 +165,7 @@ static fb_status compare_all(comparison *c, const fb_model *model, const fb_sess
 static fb_status make_report(const fb_golden *g, const fb_model *model, const fb_session_options *options,
                              fb_verify_report *r, fb_error *err) {
     fb_dtype kv;
-    FB_TRY(fb_dtype_parse_kv(fb_golden_kv(options), options->act, &kv, err));
+    FB_TRY(fb_dtype_parse_kv(options->kv, options->act, &kv, err));
     comparison c = {
         .golden = g, .half_ulp = fmax(fb_golden_half_ulp(options->act), fb_golden_half_ulp(kv)), .report = r};
     r->tokens = g->tokens;
@@ -184,18 +183,20 @@ static fb_status make_report(const fb_golden *g, const fb_model *model, const fb
     return status;
 }
 
-fb_status fb_verify_golden(const fb_model *model, const char *path, const fb_session_options *options,
+fb_status fb_verify_golden(const fb_model *model, const char *path, const fb_verify_options *given,
                            fb_verify_report **out, fb_error *err) {
     *out = NULL;
-    fb_session_options defaults;
-    fb_session_options_default(&defaults);
+    fb_verify_options options;
+    FB_TRY(fb_verify_options_take(given, &options, err));
+    fb_session_options session = fb_verify_session(&options);
+    session.kv = fb_golden_kv(options.kv);
     fb_golden golden;
     FB_TRY(fb_golden_open(path, &golden, err));
     fb_status status = check_shapes(model, path, &golden, err);
     fb_verify_report *report = NULL;
     if (status == FB_OK) {
         report = calloc(1, sizeof *report);
-        status = report ? make_report(&golden, model, options ? options : &defaults, report, err)
+        status = report ? make_report(&golden, model, &session, report, err)
                         : fb_fail_memory(err, "report", sizeof *report);
     }
     fb_golden_close(&golden);

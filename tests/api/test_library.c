@@ -1,7 +1,18 @@
-/* Which file the library takes the CUDA backend from. */
+/* What the library says of itself, and which file it takes the CUDA backend from. */
+#include <stdio.h>
 #include <string.h>
 
 #include "support/support.h"
+
+static void versions_agree(void **state) {
+    (void)state;
+    int major, minor, patch;
+    char end;
+    assert_string_equal(fb_version(), FB_VERSION);
+    assert_int_equal(fb_version_number(), FB_VERSION_NUMBER);
+    assert_int_equal(sscanf(fb_version(), "%d.%d.%d%c", &major, &minor, &patch, &end), 3);
+    assert_int_equal(fb_version_number(), 10000 * major + 100 * minor + patch);
+}
 
 /* Until the backend is looked for, the last word counts; after that, only the same word. */
 static void cuda_library(void **state) {
@@ -24,6 +35,6 @@ static void cuda_library(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(cuda_library)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(versions_agree), cmocka_unit_test(cuda_library)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,11 +19,11 @@ static fb_model *open_model(const char *name) {
 static fb_bench_stream_options small(fb_cache_kind cache) {
     fb_bench_stream_options o;
     fb_bench_stream_options_default(&o);
-    assert_int_equal(o.session.cache, FB_CACHE_SINKS);
+    assert_int_equal(o.cache, FB_CACHE_SINKS);
     assert_true(o.ttft_limit == 10);
-    o.session.cache = cache;
-    o.session.window = WINDOW;
-    o.session.threads = 2;
+    o.cache = cache;
+    o.window = WINDOW;
+    o.threads = 2;
     return o;
 }
 
@@ -66,11 +66,11 @@ static void check_spread(const fb_spread *s) {
 
 static void check_lines(const fb_bench_stream_report *r) {
     for (int32_t i = 0; i < r->line_count; i++) {
-        const fb_bench_stream_line *line = &r->lines[i];
-        if (i) assert_true(line->position >= r->lines[i - 1].position + r->steps);
+        const fb_bench_stream_line *line = r->lines[i];
+        if (i) assert_true(line->position >= r->lines[i - 1]->position + r->steps);
         check_spread(&line->tpot);
         assert_true(line->ttft > 0 && isfinite(line->ttft));
-        assert_int_equal(line->cache_bytes, r->lines[0].cache_bytes);
+        assert_int_equal(line->cache_bytes, r->lines[0]->cache_bytes);
         assert_true(line->resident_bytes > 1 << 20);
     }
 }
@@ -84,7 +84,7 @@ static void stream_is_timed_along_its_way(void **state) {
         o.gen = 300; /* more than twice the model's context */
         fb_bench_stream_report *r = run(names[i / 2], &o);
         int64_t reach = sinks ? REACH : WINDOW, at = reach;
-        assert_int_equal(r->cache, o.session.cache);
+        assert_int_equal(r->cache, o.cache);
         assert_int_equal(r->sinks, sinks ? SINKS : 0);
         assert_int_equal(r->window, WINDOW);
         assert_int_equal(r->gen, 300);
@@ -93,12 +93,12 @@ static void stream_is_timed_along_its_way(void **state) {
         assert_int_equal(r->checked, reach);
         assert_int_equal(r->threads, 2);
         assert_int_equal(r->line_count, 6);
-        for (int32_t l = 0; l < 5; l++, at *= 2) assert_int_equal(r->lines[l].position, at);
-        assert_int_equal(r->lines[5].position, 300);
+        for (int32_t l = 0; l < 5; l++, at *= 2) assert_int_equal(r->lines[l]->position, at);
+        assert_int_equal(r->lines[5]->position, 300);
         check_lines(r);
         assert_int_equal(r->recompute_steps, 5);
         check_spread(&r->recompute);
-        assert_true(fabs(r->ratio * r->lines[5].tpot.median / r->recompute.median - 1) < 1e-12);
+        assert_true(fabs(r->ratio * r->lines[5]->tpot.median / r->recompute.median - 1) < 1e-12);
         fb_bench_stream_free(r);
     }
 }
@@ -112,11 +112,11 @@ static void defaults_follow_the_cache(void **state) {
     fb_bench_stream_free(r);
     /* As small as a cache can be. */
     o = small(FB_CACHE_WINDOW);
-    o.session.window = 1;
+    o.window = 1;
     r = run("llama-gqa-tied", &o);
     assert_int_equal(r->steps, 1);
     assert_int_equal(r->checked, 1);
-    assert_int_equal(r->lines[0].position, 1);
+    assert_int_equal(r->lines[0]->position, 1);
     check_lines(r);
     fb_bench_stream_free(r);
 }
@@ -132,7 +132,7 @@ static void dense_ends_at_the_context(void **state) {
         assert_true(isnan(r->ratio));
         assert_int_equal(r->gen, i < 2 ? CONTEXT : 100000);
         assert_int_equal(r->line_count, 5);
-        assert_int_equal(r->lines[4].position + r->steps, CONTEXT);
+        assert_int_equal(r->lines[4]->position + r->steps, CONTEXT);
         check_lines(r);
         fb_bench_stream_free(r);
     }
@@ -140,7 +140,7 @@ static void dense_ends_at_the_context(void **state) {
     o.gen = 3;
     fb_bench_stream_report *r = run("llama-gqa-tied", &o);
     assert_int_equal(r->line_count, 1);
-    assert_int_equal(r->lines[0].position, 3);
+    assert_int_equal(r->lines[0]->position, 3);
     fb_bench_stream_free(r);
 }
 
@@ -148,11 +148,11 @@ static void dense_ends_at_the_context(void **state) {
 static void long_prompts_are_given_up(void **state) {
     (void)state;
     fb_bench_stream_options o = small(FB_CACHE_SINKS);
-    o.session.chunk = REACH;
+    o.chunk = REACH;
     o.ttft_limit = 0;
     fb_bench_stream_report *r = run("llama-gqa-tied", &o);
-    assert_true(r->lines[0].ttft > 0);
-    for (int32_t i = 1; i < r->line_count; i++) assert_true(isnan(r->lines[i].ttft));
+    assert_true(r->lines[0]->ttft > 0);
+    for (int32_t i = 1; i < r->line_count; i++) assert_true(isnan(r->lines[i]->ttft));
     check_spread(&r->recompute);
     fb_bench_stream_free(r);
 }
@@ -271,10 +271,10 @@ static void refusals(void **state) {
     o.gen = INT64_MAX;
     check_refused("llama-gqa-tied", &o, FB_ERROR_USAGE, "gen: 9223372036854775807|0 to 1073741824");
     o = small(FB_CACHE_SINKS);
-    o.session.window = CONTEXT;
+    o.window = CONTEXT;
     check_refused("llama-gqa-tied", &o, FB_ERROR_USAGE, "window: 128|124");
     o = small(FB_CACHE_SINKS);
-    o.session.fuse = "nothing";
+    o.fuse = "nothing";
     check_refused("llama-gqa-tied", &o, FB_ERROR_USAGE, "nothing|add_norm");
 }
 

@@ -32,8 +32,8 @@ static fb_model *open_case(const char *name) {
 
 static void require_golden_refused(const char *name, const char *path, const char *words) {
     fb_model *model = open_case(name);
-    fb_session_options options;
-    fb_session_options_default(&options);
+    fb_verify_options options;
+    fb_verify_options_default(&options);
     fb_verify_report *report = (fb_verify_report *)(uintptr_t)1;
     fb_error err = {0};
     fb_status status = fb_verify_golden(model, path, &options, &report, &err);
@@ -91,8 +91,8 @@ static void longer_than_the_context(void **state) {
     fb_model *model;
     fb_error err;
     assert_ok(fb_model_open(dir, &model, &err), &err);
-    fb_session_options options;
-    fb_session_options_default(&options);
+    fb_verify_options options;
+    fb_verify_options_default(&options);
     fb_verify_report *report;
     fb_status status = fb_verify_golden(model, path, &options, &report, &err);
     assert_int_not_equal(status, FB_OK);

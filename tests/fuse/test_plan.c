@@ -122,7 +122,8 @@ static void spec_of(uint32_t fuses, char *spec, size_t size) {
 
 /* The logits of 11 tokens: 7 at once, then one by one. */
 static float *logits_of(const fb_model *model, const char *spec, fb_dtype act, int64_t *count) {
-    fb_session_options o = {.threads = 2, .act = act, .exact = true, .fuse = spec, .capacity = 11};
+    fb_session_options o = {
+        .size = sizeof o, .threads = 2, .act = act, .exact = true, .fuse = spec, .capacity = 11};
     fb_session *session;
     fb_error err;
     const float *logits;

@@ -12,7 +12,8 @@
 
 #include <cmocka.h>
 
-#include "base/status.h"
+#include "base/dtype.h"
+#include "fusebox_tools.h"
 
 /* ---- failures ------------------------------------------------------------------------------------------ */
 

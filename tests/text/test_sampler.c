@@ -12,8 +12,12 @@
 
 /* No filter at all: one draw from the softmax. */
 static fb_sampler_options plain_options(uint64_t seed) {
-    return (fb_sampler_options){
-        .temperature = 1, .top_p = 1, .repeat_penalty = 1, .repeat_window = 64, .seed = seed};
+    return (fb_sampler_options){.size = sizeof(fb_sampler_options),
+                                .temperature = 1,
+                                .top_p = 1,
+                                .repeat_penalty = 1,
+                                .repeat_window = 64,
+                                .seed = seed};
 }
 
 static fb_sampler *create(const fb_sampler_options *options, int64_t vocab) {

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "run/cache.h"
 #include "support/support.h"
 #include "verify/stream_golden.h"
 
@@ -31,16 +32,18 @@ static void make_ids(const fb_model *model, int32_t *ids, int64_t count) {
     for (int64_t i = 0; i < count; i++) ids[i] = (int32_t)((i * 7919 + 13) % info.vocab);
 }
 
-/* All three caches, of unrounded keys. */
+/* All three caches, of unrounded keys. The kinds are those of the last call. */
+static fb_cache_kind kinds[FB_CACHE_KINDS];
 static fb_curve_options options(int64_t sinks, int64_t window, int64_t every) {
     fb_curve_options o;
     fb_curve_options_default(&o);
-    o.session.threads = 2;
-    o.session.kv = "f32";
-    o.session.sinks = sinks;
-    o.session.window = window;
+    o.threads = 2;
+    o.kv = "f32";
+    o.sinks = sinks;
+    o.window = window;
     o.every = every;
-    for (int i = 0; i < FB_CACHE_KINDS; i++) o.kinds[o.kind_count++] = (fb_cache_kind)i;
+    for (int i = 0; i < FB_CACHE_KINDS; i++) kinds[o.kind_count++] = (fb_cache_kind)i;
+    o.kinds = kinds;
     return o;
 }
 
@@ -94,7 +97,7 @@ static const fb_stream_case *find_case(const text *t, const fb_curve *c) {
 /* Every row that the golden can tell, and the whole. Golden nll[i] is of ids[i + 1]: i tokens and itself were
  * read before. */
 static void check_curve(const text *t, const fb_curve_report *r, int32_t curve) {
-    const fb_stream_case *k = find_case(t, &r->curves[curve]);
+    const fb_stream_case *k = find_case(t, r->curves[curve]);
     int64_t at = 0;
     double all = 0;
     for (int64_t row = 0; row < r->row_count; row++) {
@@ -105,7 +108,7 @@ static void check_curve(const text *t, const fb_curve_report *r, int32_t curve) 
         all += sum;
     }
     assert_int_equal(at, r->total);
-    close_to(r->curves[curve].nll, all / (double)at, 2e-5);
+    close_to(r->curves[curve]->nll, all / (double)at, 2e-5);
 }
 
 static void check_rows(const fb_curve_report *r, int64_t every, int64_t total) {
@@ -127,17 +130,17 @@ static void storyteller(void **state) {
     fb_curve_report *r = run(model, &o, t.ids + 1, t.golden.tokens - 1);
     check_rows(r, 100, 2500);
     for (int32_t i = 0; i < 3; i++) check_curve(&t, r, i);
-    close_to(exp(r->curves[0].nll), 58.48, 0.005);
-    close_to(exp(r->curves[1].nll), 61.03, 0.005);
-    close_to(exp(r->curves[2].nll), 42.53, 0.005);
+    close_to(exp(r->curves[0]->nll), 58.48, 0.005);
+    close_to(exp(r->curves[1]->nll), 61.03, 0.005);
+    close_to(exp(r->curves[2]->nll), 42.53, 0.005);
     assert_int_equal(r->context, 512);
     assert_int_equal(r->threads, 2);
     assert_string_equal(r->backend, "cpu");
-    for (int32_t i = 0; i < 3; i++) assert_true(r->curves[i].seconds > 0);
-    assert_true(r->curves[1].bytes < r->curves[0].bytes && r->curves[2].bytes < r->curves[0].bytes);
+    for (int32_t i = 0; i < 3; i++) assert_true(r->curves[i]->seconds > 0);
+    assert_true(r->curves[1]->bytes < r->curves[0]->bytes && r->curves[2]->bytes < r->curves[0]->bytes);
     fb_curve_free(r);
     o = options(1, 255, 300);
-    o.kinds[0] = FB_CACHE_SINKS;
+    kinds[0] = FB_CACHE_SINKS;
     o.kind_count = 1;
     r = run(model, &o, t.ids + 1, 900);
     check_rows(r, 300, 900);
@@ -161,17 +164,17 @@ static void small_models(void **state) {
         fb_curve_report *first = NULL;
         for (int i = 0; i < 4; i++) {
             fb_curve_options o = options(2, 10, everies[i]);
-            o.session.exact = true;
-            o.session.chunk = chunks[i];
+            o.exact = true;
+            o.chunk = chunks[i];
             fb_curve_report *r = run(model, &o, t.ids, t.golden.tokens);
             check_rows(r, everies[i], t.golden.tokens - 1);
             check_curve(&t, r, 2);
             for (int32_t c = 0; first && c < 3; c++)
-                close_to(r->curves[c].nll, first->curves[c].nll, c ? 1e-6 : 1e-12);
+                close_to(r->curves[c]->nll, first->curves[c]->nll, c ? 1e-6 : 1e-12);
             if (first) fb_curve_free(r);
             if (!first) first = r;
         }
-        assert_true(first->curves[0].nll != first->curves[1].nll);
+        assert_true(first->curves[0]->nll != first->curves[1]->nll);
         fb_curve_free(first);
         close_text(&t);
         fb_model_free(model);
@@ -192,14 +195,15 @@ static void one_window(void **state) {
         o.kind_count = 1;
         fb_perplexity_options po;
         fb_perplexity_options_default(&po);
-        po.session = o.session;
+        po.threads = o.threads;
+        po.kv = o.kv;
         po.window = IDS + (m == 0); /* the storyteller's begin-of-text token */
         fb_perplexity_report *pr;
         fb_error err;
         assert_ok(fb_perplexity_run(model, &po, ids, IDS, &pr, &err), &err);
         fb_curve_report *r = run(model, &o, ids, IDS);
         assert_int_equal(r->tokens, pr->all.tokens);
-        close_to(r->curves[0].nll, pr->all.nll, 1e-6);
+        close_to(r->curves[0]->nll, pr->all.nll, 1e-6);
         fb_curve_free(r);
         fb_perplexity_free(pr);
         fb_model_free(model);
@@ -220,11 +224,11 @@ static void reach(void **state) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         fb_curve_options o = options(rows[i].sinks, rows[i].window, 256);
         fb_curve_report *r = run(model, &o, ids, IDS);
-        assert_int_equal(r->curves[0].window, 0);
-        assert_int_equal(r->curves[1].sinks, 0);
-        assert_int_equal(r->curves[1].window, rows[i].sinks + rows[i].settled);
-        assert_int_equal(r->curves[2].sinks, rows[i].sinks);
-        assert_int_equal(r->curves[2].window, rows[i].settled);
+        assert_int_equal(r->curves[0]->window, 0);
+        assert_int_equal(r->curves[1]->sinks, 0);
+        assert_int_equal(r->curves[1]->window, rows[i].sinks + rows[i].settled);
+        assert_int_equal(r->curves[2]->sinks, rows[i].sinks);
+        assert_int_equal(r->curves[2]->window, rows[i].settled);
         fb_curve_free(r);
     }
     fb_model_free(model);
@@ -249,7 +253,7 @@ static void refusals(void **state) {
     o.kind_count = 4;
     refuse(bare, &o, ids, IDS, FB_ERROR_USAGE, "caches: 4|1 to 3");
     o = good;
-    o.kinds[2] = FB_CACHE_DENSE;
+    kinds[2] = FB_CACHE_DENSE;
     refuse(bare, &o, ids, IDS, FB_ERROR_USAGE, "cache: dense|twice");
     o = options(2, 10, 0);
     refuse(bare, &o, ids, IDS, FB_ERROR_USAGE, "every: 0|at least 1");
@@ -259,6 +263,7 @@ static void refusals(void **state) {
     refuse(bare, &o, ids, IDS, FB_ERROR_USAGE, "window: 9223372036854775807|128");
     o = options(2, 127, 8);
     refuse(bare, &o, ids, IDS, FB_ERROR_USAGE, "window: 127|1 to 126: with 2 sinks|128");
+    good = options(2, 10, 8);
     refuse(bare, &good, ids, 1, FB_ERROR_USAGE, "text: 1 tokens|at least 2");
     refuse(bare, &good, ids, -1, FB_ERROR_USAGE, "text: -1 tokens");
     refuse(story, &good, ids, 0, FB_ERROR_USAGE, "text: 0 tokens|at least 1");
@@ -281,10 +286,10 @@ static void learned_positions(void **state) {
     fb_curve_options o = options(2, 10, 1000);
     for (int kind = 1; kind < FB_CACHE_KINDS; kind++) {
         o.kind_count = 1;
-        o.kinds[0] = (fb_cache_kind)kind;
+        kinds[0] = (fb_cache_kind)kind;
         refuse(model, &o, ids, IDS, FB_ERROR_UNSUPPORTED, "cache: |learned positions");
     }
-    o.kinds[0] = FB_CACHE_DENSE;
+    kinds[0] = FB_CACHE_DENSE;
     fb_curve_report *r = run(model, &o, ids, context + 1); /* the last one is foreseen, not read */
     assert_int_equal(r->tokens, context);
     fb_curve_free(r);
@@ -317,7 +322,8 @@ static void nan_fails(void **state) {
 typedef struct calls {
     int chunks, progress, stop_chunk, stop_progress;
     int64_t done; /* of the caches together */
-    fb_curve_row rows[16];
+    int64_t positions[16];
+    double last[16]; /* the last curve's nll */
 } calls;
 
 static bool on_progress(void *user, const fb_curve_report *r, int64_t part) {
@@ -326,7 +332,7 @@ static bool on_progress(void *user, const fb_curve_report *r, int64_t part) {
     assert_int_equal(r->total, IDS);
     assert_int_equal(r->curve_count, 3);
     assert_int_equal(r->row_count, c->chunks);
-    if (c->progress == 0) assert_true(done == 0 && isnan(r->curves[0].nll));
+    if (c->progress == 0) assert_true(done == 0 && isnan(r->curves[0]->nll));
     if (c->progress > 0) assert_true(done > c->done && done <= 3 * IDS);
     c->done = done;
     return ++c->progress != c->stop_progress;
@@ -337,7 +343,8 @@ static bool on_chunk(void *user, const fb_curve_report *r, int64_t part) {
     assert_int_equal(part, 0);
     assert_int_equal(r->row_count, c->chunks + 1);
     assert_int_equal(r->tokens, r->rows[r->row_count - 1].position);
-    c->rows[c->chunks++] = r->rows[r->row_count - 1];
+    c->positions[c->chunks] = r->rows[r->row_count - 1].position;
+    c->last[c->chunks++] = r->rows[r->row_count - 1].nll[r->curve_count - 1];
     return c->chunks != c->stop_chunk;
 }
 
@@ -348,7 +355,7 @@ static void callbacks(void **state) {
     make_ids(model, ids, IDS);
     calls c = {0};
     fb_curve_options o = options(2, 10, 16);
-    o.session.chunk = 8;
+    o.chunk = 8;
     o.on_chunk = on_chunk;
     o.on_progress = on_progress;
     o.user = &c;
@@ -356,7 +363,8 @@ static void callbacks(void **state) {
     assert_int_equal(c.chunks, 4);
     assert_int_equal(c.progress, 1 + 3 * 2 * 3 + 3); /* two steps a row and cache, the last row in one */
     assert_int_equal(c.done, 3 * IDS);
-    assert_memory_equal(c.rows, r->rows, 4 * sizeof *r->rows);
+    for (int i = 0; i < 4; i++)
+        assert_true(c.positions[i] == r->rows[i].position && c.last[i] == r->rows[i].nll[2]);
     fb_curve_free(r);
     c = (calls){.stop_chunk = 2};
     refuse(model, &o, ids, IDS, FB_ERROR_STOPPED, "stream: stopped|32 of 50 tokens");
@@ -371,20 +379,22 @@ static void callbacks(void **state) {
 /* Of a report that no model made: `nll` is of every row, but for one row of one curve. The last row of
  * several has one token. */
 static char *draw(const char *dir, int64_t rows, int64_t every, double nll, double odd) {
+    fb_curve curves[] = {{.cache = FB_CACHE_DENSE, .nll = odd},
+                         {.cache = FB_CACHE_WINDOW, .window = 12, .nll = nll},
+                         {.cache = FB_CACHE_SINKS, .sinks = 1, .window = 11, .nll = nll}};
     fb_curve_report r = {.context = 512,
                          .every = every,
                          .tokens = rows * every,
                          .total = rows * every,
                          .curve_count = 3,
                          .row_count = rows,
-                         .curves = {{.cache = FB_CACHE_DENSE, .nll = odd},
-                                    {.cache = FB_CACHE_WINDOW, .window = 12, .nll = nll},
-                                    {.cache = FB_CACHE_SINKS, .sinks = 1, .window = 11, .nll = nll}}};
+                         .curves = (fb_curve *[]){&curves[0], &curves[1], &curves[2]}};
+    double even[] = {nll, nll, nll}, other[] = {odd, nll, nll};
     r.rows = calloc((size_t)rows, sizeof *r.rows);
     assert_non_null(r.rows);
     for (int64_t i = 0; i < rows; i++)
-        r.rows[i] = (fb_curve_row){.position = (i + 1) * every, .tokens = every, .nll = {nll, nll, nll}};
-    r.rows[rows / 2].nll[0] = odd;
+        r.rows[i] =
+            (fb_curve_row){.position = (i + 1) * every, .tokens = every, .nll = i == rows / 2 ? other : even};
     if (rows > 1) r.rows[rows - 1].tokens = 1;
     if (rows > 1) r.rows[rows - 1].position -= every - 1;
     char *path = fbt_format("%s/x.svg", dir);

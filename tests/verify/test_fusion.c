@@ -89,15 +89,15 @@ static void check_row(const expected_calls *e, const fb_fusion_row *row, bool ex
     assert_int_equal(row->calls, row->calls_expected);
 }
 
-static void prove(const expected_calls *e, const fb_session_options *o) {
+static void prove(const expected_calls *e, const fb_fusion_options *o) {
     fb_model *model = open_model(e->model);
     fb_fusion_report *report;
     fb_error err;
     assert_ok(fb_verify_fusion(model, o, &report, &err), &err);
     assert_int_equal(report->count, fuses_of(e) + 2);
-    assert_string_equal(report->rows[report->count - 2].name, "all");
-    assert_string_equal(report->rows[report->count - 1].name, "auto");
-    for (int64_t i = 0; i < report->count; i++) check_row(e, &report->rows[i], o->exact, o->act);
+    assert_string_equal(report->rows[report->count - 2]->name, "all");
+    assert_string_equal(report->rows[report->count - 1]->name, "auto");
+    for (int64_t i = 0; i < report->count; i++) check_row(e, report->rows[i], o->exact, o->act);
     assert_int_equal(report->prompt, 48);
     assert_int_equal(report->decoded, 24);
     assert_true(report->ok && report->greedy_match);
@@ -116,7 +116,8 @@ static void every_model(void **state) {
                 if (strcmp(expected[i].model, FBT_STORYTELLER) == 0 &&
                     (act == FB_BF16 || exact != (act == FB_F16)))
                     continue;
-                fb_session_options o = {.threads = 2, .act = (fb_dtype)act, .exact = exact, .fuse = "auto"};
+                fb_fusion_options o = {
+                    .size = sizeof o, .threads = 2, .act = (fb_dtype)act, .exact = exact, .fuse = "auto"};
                 prove(&expected[i], &o);
                 o.kv = act == FB_F32 ? "act" : act == FB_F16 ? "f32" : "f16";
                 if (i % 4 == 0) prove(&expected[i], &o);
@@ -128,10 +129,12 @@ static void every_isa(void **state) {
     static const char *const isas[] = {"avx512vnni", "avx512", "avx2", "portable"};
     for (size_t i = 0; i < sizeof isas / sizeof *isas; i++)
         for (int m = 0; m < MODELS; m += 4) {
-            fb_session_options o = {.threads = 2, .act = FB_BF16, .exact = true, .isa = isas[i]};
+            fb_session_options here = {.size = sizeof here, .isa = isas[i]};
+            fb_fusion_options o = {
+                .size = sizeof o, .threads = 2, .act = FB_BF16, .exact = true, .isa = isas[i]};
             fb_model *model = open_model(expected[m].model);
             fb_session *session;
-            fb_status status = fb_session_create(model, &o, &session, NULL);
+            fb_status status = fb_session_create(model, &here, &session, NULL);
             if (status == FB_OK) fb_session_free(session);
             fb_model_free(model);
             if (status == FB_OK) prove(&expected[m], &o);
@@ -142,15 +145,18 @@ static void every_isa(void **state) {
 static void reference_kernels(void **state) {
     (void)state;
     for (int act = FB_F16; act <= FB_F64; act += 2) {
-        fb_session_options o = {
-            .threads = 1, .act = (fb_dtype)act, .isa = "ref", .fuse = "swiglu_dual,norm_linear,add_norm"};
+        fb_fusion_options o = {.size = sizeof o,
+                               .threads = 1,
+                               .act = (fb_dtype)act,
+                               .isa = "ref",
+                               .fuse = "swiglu_dual,norm_linear,add_norm"};
         fb_model *model = open_model(G "llama-gqa-tied");
         fb_fusion_report *report;
         fb_error err;
         assert_ok(fb_verify_fusion(model, &o, &report, &err), &err);
         for (int64_t i = 0; i < report->count; i++)
-            if (!report->rows[i].ok || report->rows[i].bit)
-                fail_msg("%s: %s", report->rows[i].name, report->rows[i].why);
+            if (!report->rows[i]->ok || report->rows[i]->bit)
+                fail_msg("%s: %s", report->rows[i]->name, report->rows[i]->why);
         fb_fusion_free(report);
         fb_model_free(model);
     }
@@ -161,27 +167,27 @@ static void specs(void **state) {
     fb_model *model = open_model(G "neox-parallel");
     fb_fusion_report *report;
     fb_error err;
-    fb_session_options o = {.threads = 1, .fuse = "add_norm,bias_act"};
+    fb_fusion_options o = {.size = sizeof o, .threads = 1, .fuse = "add_norm,bias_act"};
     assert_ok(fb_verify_fusion(model, &o, &report, &err), &err);
     assert_true(report->ok);
     assert_int_equal(report->count, 3);
-    assert_string_equal(report->rows[0].name, "bias_act");
-    assert_string_equal(report->rows[1].name, "add_norm");
-    assert_string_equal(report->rows[2].name, "add_norm,bias_act");
-    assert_int_equal(report->rows[2].calls, 2 * 75);
+    assert_string_equal(report->rows[0]->name, "bias_act");
+    assert_string_equal(report->rows[1]->name, "add_norm");
+    assert_string_equal(report->rows[2]->name, "add_norm,bias_act");
+    assert_int_equal(report->rows[2]->calls, 2 * 75);
     fb_fusion_free(report);
     /* Asked for by name, and it has nothing to do. */
     o.fuse = "bias_act,swiglu_vec";
     assert_ok(fb_verify_fusion(model, &o, &report, &err), &err);
     assert_false(report->ok);
-    assert_string_equal(report->rows[0].name, "swiglu_vec");
-    assert_false(report->rows[0].ok);
-    assert_non_null(strstr(report->rows[0].why, "does not apply"));
-    assert_true(report->rows[1].ok && report->rows[2].ok);
+    assert_string_equal(report->rows[0]->name, "swiglu_vec");
+    assert_false(report->rows[0]->ok);
+    assert_non_null(strstr(report->rows[0]->why, "does not apply"));
+    assert_true(report->rows[1]->ok && report->rows[2]->ok);
     fb_fusion_free(report);
     o.fuse = "all,-attn_flash";
     assert_ok(fb_verify_fusion(model, &o, &report, &err), &err);
-    assert_true(report->ok && report->rows[report->count - 1].bit);
+    assert_true(report->ok && report->rows[report->count - 1]->bit);
     fb_fusion_free(report);
     o.fuse = "none";
     assert_refused(fb_verify_fusion(model, &o, &report, &err), FB_ERROR_USAGE, &err, "none|at least one");
@@ -202,10 +208,10 @@ static void nan_fails(void **state) {
     fb_model *model = open_model(dir);
     fb_fusion_report *report;
     fb_error err;
-    fb_session_options o = {.threads = 1, .exact = true};
+    fb_fusion_options o = {.size = sizeof o, .threads = 1, .exact = true};
     assert_ok(fb_verify_fusion(model, &o, &report, &err), &err);
     assert_false(report->ok);
-    for (int64_t i = 0; i < report->count; i++) assert_false(report->rows[i].ok);
+    for (int64_t i = 0; i < report->count; i++) assert_false(report->rows[i]->ok);
     fb_fusion_free(report);
     fb_model_free(model);
     free(bytes);
@@ -267,7 +273,8 @@ static void threads_and_chunks(void **state) {
         for (int act = FB_F32; act <= FB_BF16; act++)
             for (int exact = 0; exact <= 1; exact++) {
                 if (expected[m].layers > 3 && exact) continue; /* enough of the larger one */
-                fb_session_options whole = {.threads = 1,
+                fb_session_options whole = {.size = sizeof whole,
+                                            .threads = 1,
                                             .act = (fb_dtype)act,
                                             .kv = m % 2 ? "act" : "auto",
                                             .exact = exact,
@@ -299,13 +306,17 @@ static void again_and_again(void **state) {
     static const char *const models[] = {G "neox-parallel", G "llama-gqa-tied", G "llama-llama3-bias"};
     for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
         fb_model *model = open_model(models[m]);
-        fb_session_options plain = {.threads = 1, .fuse = "none"};
+        fb_session_options plain = {.size = sizeof plain, .threads = 1, .fuse = "none"};
         int64_t vocab;
         float *base = run(model, plain, &vocab, NULL);
         for (int threads = 2; threads <= 3; threads++)
-            for (int i = 0; i < 20; i++)
-                same_bits(model, models[m], base, &plain,
-                          &(fb_session_options){.threads = threads, .fuse = "all", .exact = true});
+            for (int i = 0; i < 20; i++) {
+                fb_session_options other = plain;
+                other.threads = threads;
+                other.fuse = "all";
+                other.exact = true;
+                same_bits(model, models[m], base, &plain, &other);
+            }
         free(base);
         fb_model_free(model);
     }
@@ -324,7 +335,7 @@ static void barriers(void **state) {
                 {G "gpt2", 3, 6, 5}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         fb_model *model = open_model(rows[i].model);
-        fb_session_options o = {.threads = 2, .fuse = "all"};
+        fb_session_options o = {.size = sizeof o, .threads = 2, .fuse = "all"};
         int64_t vocab, plain, fused;
         free(run(model, o, &vocab, &fused));
         o.fuse = "none";

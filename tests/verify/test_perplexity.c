@@ -24,7 +24,7 @@ static fb_perplexity_options options(int64_t window) {
     fb_perplexity_options o;
     fb_perplexity_options_default(&o);
     o.window = window;
-    o.session.threads = 2;
+    o.threads = 2;
     return o;
 }
 
@@ -100,10 +100,14 @@ static void check_score(const fb_score *have, const double *nll, int64_t count) 
 static void check_windows(const char *path, int32_t begin, int64_t count) {
     fb_model *model = open_model(path);
     fb_perplexity_options o = options(WINDOW);
-    o.session.chunk = 5;
+    o.chunk = 5;
+    fb_session_options same;
+    fb_session_options_default(&same);
+    same.threads = o.threads;
+    same.chunk = o.chunk;
     fb_session *session;
     fb_error err;
-    assert_ok(fb_session_create(model, &o.session, &session, &err), &err);
+    assert_ok(fb_session_create(model, &same, &session, &err), &err);
     int32_t ids[IDS], window[WINDOW];
     double nll[IDS];
     int64_t scored = 0, windows = 0, front = begin >= 0;
@@ -198,13 +202,13 @@ static void same_bits(void **state) {
         int32_t ids[IDS];
         make_ids(model, ids);
         fb_perplexity_options o = options(WINDOW);
-        o.session.fuse = "none";
+        o.fuse = "none";
         fb_perplexity_report *plain = run(model, &o, ids, IDS);
         for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-            o.session.threads = rows[i].threads;
-            o.session.fuse = rows[i].fuse;
-            o.session.exact = rows[i].exact;
-            o.session.chunk = rows[i].chunk;
+            o.threads = rows[i].threads;
+            o.fuse = rows[i].fuse;
+            o.exact = rows[i].exact;
+            o.chunk = rows[i].chunk;
             fb_perplexity_report *r = run(model, &o, ids, IDS);
             assert_memory_equal(&r->all.perplexity, &plain->all.perplexity, sizeof r->all.perplexity);
             assert_memory_equal(&r->all.nll_error, &plain->all.nll_error, sizeof r->all.nll_error);
@@ -260,7 +264,7 @@ static void progress_and_stop(void **state) {
     make_ids(model, ids);
     progress p = {0};
     fb_perplexity_options o = options(WINDOW);
-    o.session.chunk = 8;
+    o.chunk = 8;
     o.on_progress = count_calls;
     o.user = &p;
     fb_perplexity_free(run(model, &o, ids, IDS));

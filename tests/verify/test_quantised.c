@@ -55,8 +55,8 @@ static int64_t quantize_ops(const fb_model *m) {
     return count;
 }
 
-static void prove(const char *path, fb_dtype dtype, spread how, const fb_session_options *o,
-                  int64_t quantizes, fbt_random *random) {
+static void prove(const char *path, fb_dtype dtype, spread how, const fb_fusion_options *o, int64_t quantizes,
+                  fbt_random *random) {
     fb_model *m;
     fb_error err;
     assert_ok(fb_model_open(path, &m, &err), &err);
@@ -76,7 +76,7 @@ static void prove(const char *path, fb_dtype dtype, spread how, const fb_session
     assert_ok(fb_verify_fusion(m, o, &report, &err), &err);
     bool fused = false, norm = false; /* proven by themselves */
     for (int64_t i = 0; i < report->count; i++) {
-        const fb_fusion_row *row = &report->rows[i];
+        const fb_fusion_row *row = report->rows[i];
         fused = fused || strcmp(row->name, "quant_gemm") == 0;
         norm = norm || strcmp(row->name, "norm_linear") == 0;
         if (!row->ok)
@@ -112,14 +112,15 @@ static void blocks_of_32(void **state) {
             /* What is decoded is decoded by one function: one such type a model. */
             if (dtype > FB_Q4_0 && (size_t)(dtype - FB_Q4_1) != i % 3) continue;
             int64_t quantizes = fb_pack_has((fb_dtype)dtype) ? models[i].quantizes : 0;
-            fb_session_options o = {.threads = 2, .act = FB_F32, .fuse = "auto"};
+            fb_fusion_options o = {.size = sizeof o, .threads = 2, .act = FB_F32, .fuse = "auto"};
             prove(models[i].path, (fb_dtype)dtype, EVERYWHERE, &o, quantizes, &random);
             if (!quantizes) continue;
             o.float_dot = true;
             if (((size_t)dtype + i) % 2)
                 prove(models[i].path, (fb_dtype)dtype, EVERYWHERE, &o, quantizes, &random);
-            o = (fb_session_options){
-                .threads = 2, .act = i % 2 ? FB_F16 : FB_BF16, .exact = true, .fuse = "auto"};
+            o.float_dot = false;
+            o.act = i % 2 ? FB_F16 : FB_BF16;
+            o.exact = true;
             prove(models[i].path, (fb_dtype)dtype, EVERYWHERE, &o, quantizes, &random);
         }
 }
@@ -131,7 +132,7 @@ static void blocks_of_32(void **state) {
 static void mixed_types(void **state) {
     (void)state;
     fbt_random random = fbt_random_start(64);
-    fb_session_options o = {.threads = 2, .act = FB_F32, .fuse = "auto"};
+    fb_fusion_options o = {.size = sizeof o, .threads = 2, .act = FB_F32, .fuse = "auto"};
     prove(models[0].path, FB_Q8_0, BY_LAYER, &o, 1, &random);
     prove(models[2].path, FB_Q4_0, BY_LAYER, &o, 1, &random);
     o.act = FB_BF16;
@@ -143,7 +144,7 @@ static void blocks_of_256(void **state) {
     (void)state;
     fbt_random random = fbt_random_start(62);
     for (int dtype = FB_Q4_K; dtype <= FB_Q6_K; dtype++) {
-        fb_session_options o = {.threads = 2, .act = FB_F32, .fuse = "auto"};
+        fb_fusion_options o = {.size = sizeof o, .threads = 2, .act = FB_F32, .fuse = "auto"};
         prove(FBT_GOLDENS "/neox-parallel", (fb_dtype)dtype, EVERYWHERE, &o, 0,
               &random); /* its down projection only */
     }
@@ -155,12 +156,14 @@ static void other_instruction_sets(void **state) {
     fbt_random random = fbt_random_start(63);
     for (size_t i = 0; i < sizeof isas / sizeof *isas; i++)
         for (int dtype = FB_Q8_0; dtype <= FB_Q4_0; dtype++) {
-            fb_session_options o = {.threads = 3, .act = FB_F32, .fuse = "auto", .isa = isas[i]};
+            fb_session_options s = {.size = sizeof s, .isa = isas[i]};
+            fb_fusion_options o = {
+                .size = sizeof o, .threads = 3, .act = FB_F32, .fuse = "auto", .isa = isas[i]};
             fb_session *session = NULL;
             fb_model *m;
             fb_error err;
             assert_ok(fb_model_open(models[0].path, &m, &err), &err);
-            bool here = fb_session_create(m, &o, &session, &err) == FB_OK;
+            bool here = fb_session_create(m, &s, &session, &err) == FB_OK;
             fb_session_free(session);
             fb_model_free(m);
             if (here)

@@ -15,8 +15,8 @@ static fb_model *open_model(const char *path) {
 }
 
 static fb_verify_report *verify(const fb_model *model, const char *golden, const char *isa, fb_dtype act) {
-    fb_session_options options;
-    fb_session_options_default(&options);
+    fb_verify_options options;
+    fb_verify_options_default(&options);
     options.isa = isa;
     options.act = act;
     options.threads = 2;
@@ -236,8 +236,8 @@ static void refusals(void **state) {
     assert_null(report);
     assert_refused(fb_verify_golden(model, FBT_GOLDENS "/none", NULL, &report, &err), FB_ERROR_FILE, &err,
                    "none");
-    fb_session_options options;
-    fb_session_options_default(&options);
+    fb_verify_options options;
+    fb_verify_options_default(&options);
     options.isa = "mmx";
     report = (fb_verify_report *)(uintptr_t)1;
     assert_refused(fb_verify_golden(model, FBT_GOLDENS "/gpt2/golden.safetensors", &options, &report, &err),

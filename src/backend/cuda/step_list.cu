@@ -11,7 +11,7 @@ fb_cuda_list *fb_cuda_list_new(int64_t ops) {
     list->ops = (st_op *)calloc((size_t)ops, sizeof *list->ops);
     list->left = (st_left *)calloc((size_t)ops, FB_MAX_SEGMENTS * sizeof *list->left);
     list->most = (int32_t)ops;
-    list->weights = FB_DTYPE_COUNT;
+    list->weights = (fb_dtype)FB_DTYPE_COUNT;
     if (list->ops && list->left) return list;
     fb_cuda_list_free(list);
     return NULL;

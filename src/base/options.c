@@ -1,0 +1,92 @@
+#include "base/options.h"
+
+#include "base/sized.h"
+
+/* ---- defaults, and structs by their size ------------------------------------------------------------- */
+
+/* The public _init, and the internal _take, of a type that ends with the field `last`. */
+#define OPTIONS(type, first, last, ...)                                                                      \
+    FB_SIZED_ENDS_WITH(type, last);                                                                          \
+    static const type type##_defaults = {.size = sizeof(type), __VA_ARGS__};                                 \
+    static const fb_sized type##_sized = FB_SIZED(type, first, &type##_defaults);                            \
+    void type##_init(type *options, size_t size) { fb_sized_init(&type##_sized, options, size); }            \
+    fb_status type##_take(const type *given, type *out, fb_error *err) {                                     \
+        return fb_sized_take(&type##_sized, given, out, err);                                                \
+    }
+
+#define SINKS 4 /* as StreamingLLM has them */
+
+OPTIONS(fb_session_options, threads, user, .act = FB_F32, .fuse = "auto", .sinks = SINKS)
+OPTIONS(fb_quantize_options, type, user, .type = FB_Q8_0, .head = FB_Q8_0)
+OPTIONS(fb_bench_options, threads, user, .prompt = 64, .gen = 64, .reps = 9)
+OPTIONS(fb_bench_ops_options, threads, user, .prompt = 64, .gen = 64, .reps = 9)
+OPTIONS(fb_bench_stream_options, threads, user, .fuse = "auto", .cache = FB_CACHE_SINKS, .sinks = SINKS,
+        .ttft_limit = 10)
+OPTIONS(fb_profile_options, threads, gen, .fuse = "auto", .prompt = 64, .gen = 64)
+OPTIONS(fb_plan_report_options, threads, gen, .fuse = "auto", .prompt = 64, .gen = 64)
+OPTIONS(fb_verify_options, threads, chunk, .fuse = "auto")
+OPTIONS(fb_fusion_options, threads, chunk, .fuse = "auto", .sinks = SINKS)
+OPTIONS(fb_perplexity_options, threads, user, .fuse = "auto")
+OPTIONS(fb_curve_options, threads, user, .fuse = "auto", .sinks = SINKS, .every = 256)
+
+/* ---- sessions ---------------------------------------------------------------------------------------- */
+
+/* What every call has. */
+#define COMMON(o)                                                                                            \
+    .size = sizeof(fb_session_options), .threads = (o)->threads, .act = (o)->act, .kv = (o)->kv,             \
+    .isa = (o)->isa, .backend = (o)->backend, .exact = (o)->exact, .float_dot = (o)->float_dot
+
+fb_session_options fb_bench_session(const fb_bench_options *o) {
+    return (fb_session_options){COMMON(o), .machine = o->machine, .sinks = SINKS};
+}
+
+fb_session_options fb_bench_ops_session(const fb_bench_ops_options *o) {
+    return (fb_session_options){COMMON(o), .sinks = SINKS};
+}
+
+fb_session_options fb_bench_stream_session(const fb_bench_stream_options *o) {
+    return (fb_session_options){COMMON(o),         .fuse = o->fuse,   .machine = o->machine,
+                                .cache = o->cache, .sinks = o->sinks, .window = o->window,
+                                .chunk = o->chunk};
+}
+
+fb_session_options fb_profile_session(const fb_profile_options *o) {
+    return (fb_session_options){COMMON(o), .fuse = o->fuse, .machine = o->machine, .sinks = SINKS};
+}
+
+fb_session_options fb_verify_session(const fb_verify_options *o) {
+    return (fb_session_options){COMMON(o), .fuse = o->fuse, .machine = o->machine, .sinks = SINKS,
+                                .chunk = o->chunk};
+}
+
+fb_session_options fb_fusion_session(const fb_fusion_options *o) {
+    return (fb_session_options){COMMON(o),         .fuse = o->fuse,   .machine = o->machine,
+                                .cache = o->cache, .sinks = o->sinks, .window = o->window,
+                                .chunk = o->chunk};
+}
+
+fb_session_options fb_perplexity_session(const fb_perplexity_options *o) {
+    return (fb_session_options){COMMON(o), .fuse = o->fuse, .machine = o->machine, .sinks = SINKS,
+                                .chunk = o->chunk};
+}
+
+fb_session_options fb_curve_session(const fb_curve_options *o) {
+    return (fb_session_options){COMMON(o),         .fuse = o->fuse,     .machine = o->machine,
+                                .sinks = o->sinks, .window = o->window, .chunk = o->chunk};
+}
+
+fb_profile_options fb_plan_report_profile(const fb_plan_report_options *o) {
+    return (fb_profile_options){.size = sizeof(fb_profile_options),
+                                .threads = o->threads,
+                                .act = o->act,
+                                .kv = o->kv,
+                                .isa = o->isa,
+                                .backend = o->backend,
+                                .fuse = o->fuse,
+                                .machine = o->machine,
+                                .exact = o->exact,
+                                .float_dot = o->float_dot,
+                                .calibrate = o->calibrate,
+                                .prompt = o->prompt,
+                                .gen = o->gen};
+}

@@ -1,0 +1,39 @@
+/* The options of every public call: their defaults, the caller's struct as this library knows it, and the
+ * session that a call's options ask for. */
+#ifndef FB_BASE_OPTIONS_H
+#define FB_BASE_OPTIONS_H
+
+#include "base/status.h"
+#include "fusebox_tools.h"
+
+/* fb_sized_take for each: the caller's options (NULL: the defaults) as a whole struct. */
+#define FB_OPTIONS(X)                                                                                        \
+    X(fb_session_options)                                                                                    \
+    X(fb_quantize_options)                                                                                   \
+    X(fb_bench_options)                                                                                      \
+    X(fb_bench_ops_options)                                                                                  \
+    X(fb_bench_stream_options)                                                                               \
+    X(fb_profile_options)                                                                                    \
+    X(fb_plan_report_options)                                                                                \
+    X(fb_verify_options)                                                                                     \
+    X(fb_fusion_options)                                                                                     \
+    X(fb_perplexity_options)                                                                                 \
+    X(fb_curve_options)
+#define X(type) fb_status type##_take(const type *given, type *out, fb_error *err);
+FB_OPTIONS(X)
+#undef X
+
+/* What a call has no field for has its default. */
+fb_session_options fb_bench_session(const fb_bench_options *options);
+fb_session_options fb_bench_ops_session(const fb_bench_ops_options *options);
+fb_session_options fb_bench_stream_session(const fb_bench_stream_options *options);
+fb_session_options fb_profile_session(const fb_profile_options *options);
+fb_session_options fb_verify_session(const fb_verify_options *options);
+fb_session_options fb_fusion_session(const fb_fusion_options *options);
+fb_session_options fb_perplexity_session(const fb_perplexity_options *options);
+fb_session_options fb_curve_session(const fb_curve_options *options);
+
+/* A plan is profiled as a profile of decode steps. */
+fb_profile_options fb_plan_report_profile(const fb_plan_report_options *options);
+
+#endif
