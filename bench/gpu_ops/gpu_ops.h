@@ -49,7 +49,8 @@ typedef struct bench_state {
     fb_cuda_context cx;
     uint8_t *arena; /* on the device; each case begins anew */
     int64_t arena_bytes, used;
-    int64_t start; /* where in the block the next tensor's numbers begin */
+    const fb_row *row; /* of the case: [m], on the device */
+    int64_t start;     /* where in the block the next tensor's numbers begin */
     double read_rate, copy_rate, matmul_rate;
     int32_t printed, wrong;
 } bench_state;

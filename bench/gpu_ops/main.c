@@ -13,6 +13,7 @@
  * ceilings). */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/stats.h"
@@ -53,16 +54,27 @@ static void launch(const set *s, const fb_cuda_context *cx) {
     }
 }
 
-/* The context of the case's launches, with fresh scratch and the position on the device. */
+/* The case's rows, which all sets share: those of a step are in the second-level cache, too. */
+static void take_rows(const spec *c) {
+    int64_t bytes = c->m * (int64_t)sizeof(fb_row);
+    fb_row *row = calloc((size_t)c->m, sizeof *row);
+    if (!row) die("no memory for %lld rows", (long long)c->m);
+    for (int64_t r = 0; r < c->m; r++) row[r].position = c->position + r;
+    uint8_t *at = take(bytes);
+    fb_error err;
+    upload(at, row, bytes);
+    must(cuda.fb_gpu_wait(bench.gpu, &err), &err);
+    bench.row = (const fb_row *)(const void *)at;
+    free(row);
+}
+
+/* The context of the case's launches, with fresh scratch. */
 static fb_cuda_context context_of(const spec *c, const set *s) {
     fb_cuda_context cx = bench.cx;
     fb_error err;
     cx.scratch_bytes = scratch_of(s);
     cx.scratch = take(cx.scratch_bytes);
     must(cuda.fb_gpu_zero(bench.gpu, cx.scratch, cx.scratch_bytes, &err), &err);
-    uint8_t *position = take(sizeof c->position);
-    upload(position, &c->position, sizeof c->position);
-    cx.position = (const int64_t *)(const void *)position;
     cx.context =
         c->m == 1 && c->capacity ? c->capacity : c->position + c->m; /* as a recorded step, or a direct one */
     cx.overlap = cx.limits->major >= 9;
@@ -168,6 +180,7 @@ static void run(const spec *c) {
     static set sets[MOST_SETS];
     fb_error err;
     bench.used = 0;
+    take_rows(c);
     make_set(c, &sets[0]);
     int64_t taken = bench.used;
     fb_cuda_context cx = context_of(c, &sets[0]);

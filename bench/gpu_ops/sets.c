@@ -17,7 +17,7 @@ static fb_weight weight_of(const tensor *t) {
 static fb_call *add_step(set *s, const spec *c, fb_op_kind kind) {
     fb_call *call = &s->step[s->count].call;
     s->step[s->count++].kind = kind;
-    *call = (fb_call){.attr = no_attr, .rows = c->m, .position = -1, .act = FB_F16};
+    *call = (fb_call){.attr = no_attr, .rows = c->m, .row = bench.row, .act = FB_F16};
     return call;
 }
 

@@ -3,6 +3,7 @@
 #ifndef FB_BACKEND_CALL_H
 #define FB_BACKEND_CALL_H
 
+#include "backend/batch.h"
 #include "base/tensor.h"
 #include "program/ops.h"
 
@@ -11,12 +12,11 @@ typedef struct fb_call {
     fb_weight weights[FB_MAX_WEIGHTS];
     fb_op_attr attr;
     fb_kv kv;
-    const int32_t *ids; /* [rows] */
-    int64_t rows;       /* tokens of the step */
-    int64_t position;   /* of the first one */
-    bool by_head;       /* lanes share whole KV heads (attention on the CPU) */
-    bool apart;         /* lanes share each projection of a group by itself (on the CPU) */
-    fb_dtype act;       /* in which the step stores results: what head_argmax would have stored */
+    int64_t rows;      /* tokens of the step */
+    const fb_row *row; /* [rows]: token and position of each, in memory that the kernel can read */
+    bool by_head;      /* lanes share whole KV heads (attention on the CPU) */
+    bool apart;        /* lanes share each projection of a group by itself (on the CPU) */
+    fb_dtype act;      /* in which the step stores results: what head_argmax would have stored */
 } fb_call;
 
 #endif

@@ -143,11 +143,17 @@ static void bind_weights(const fb_frame *f, const fb_op *op, int64_t layer, fb_c
 static void narrow_to_epilogue(const fb_frame *f, const fb_op *op, const fb_step *step, fb_call *call) {
     int64_t skipped = step->rows - step->epilogue_rows;
     call->rows = step->epilogue_rows;
-    call->position += skipped;
-    call->ids += skipped;
+    call->row += skipped;
     for (int k = 0; k < FB_MAX_IN; k++)
         if (op->in[k] != FB_NONE && !f->in_epilogue[op->in[k]])
             call->in[k].data = fb_at(call->in[k].data, call->in[k].dtype, skipped * call->in[k].row_stride);
+}
+
+void fb_frame_rows(const fb_step *step, fb_row *row) {
+    for (int64_t r = 0; r < step->rows; r++)
+        row[r] = (fb_row){.position = step->position + r,
+                          .token = step->ids[r],
+                          .wanted = r >= step->rows - step->epilogue_rows};
 }
 
 void fb_frame_call(const fb_frame *f, fb_section section, int32_t index, int64_t layer, const fb_step *step,
@@ -155,9 +161,8 @@ void fb_frame_call(const fb_frame *f, fb_section section, int32_t index, int64_t
     const fb_op *op = &f->bound.program->ops[section][index];
     *call = f->calls[section][index];
     bind_weights(f, op, layer, call);
-    call->ids = step->ids;
     call->rows = step->rows;
-    call->position = step->position;
+    call->row = f->row;
     if (section == FB_EPILOGUE) narrow_to_epilogue(f, op, step, call);
 }
 

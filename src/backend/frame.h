@@ -12,6 +12,7 @@ typedef struct fb_frame {
     fb_bound bound;
     fb_backend_options options;
     fb_layout layout;
+    const fb_row *row; /* [chunk]: the step's rows, in memory that kernels can read; the backend fills it */
     uint8_t *buffer[FB_MAX_VALUES];
     bool in_epilogue[FB_MAX_VALUES];        /* values of which only the epilogue's rows exist */
     fb_call calls[FB_SECTIONS][FB_MAX_OPS]; /* all but weights, cache and the step's numbers */
@@ -50,6 +51,9 @@ fb_shared *fb_shared_join(fb_shared *shared);
 /* Whether nobody else uses it; and leaving: what to release, if that was the last user, or NULL. */
 bool fb_shared_alone(const fb_shared *shared);
 uint8_t *fb_shared_leave(fb_shared *shared);
+
+/* The step's rows as data: [step->rows]. */
+void fb_frame_rows(const fb_step *step, fb_row *row);
 
 /* Op number `index` of a section, in this layer and step; the cache is left to the backend. */
 void fb_frame_call(const fb_frame *frame, fb_section section, int32_t index, int64_t layer,

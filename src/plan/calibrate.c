@@ -155,6 +155,7 @@ static const probe probes[] = {
     {FB_TERM_ANGLES, FB_OP_ROPE_ANGLES, FB_F32, {1, 1, 16, 0, 100}, {1, 1, 128, 0, 100}},
 };
 
+#define PROBE_ROWS   64 /* at most */
 #define PROBE_FLOATS (256 << 10)
 enum { PROBE_IN, PROBE_IN2, PROBE_OUT, PROBE_WEIGHT, PROBE_KV, PROBE_SCRATCH, PROBE_Q8, PROBE_BUFFERS };
 
@@ -202,14 +203,15 @@ static fb_view probe_view(float *data, fb_dtype dtype, int64_t heads, int64_t wi
 }
 
 static void probe_call(const probe *p, const probe_size *s, fb_dtype act, float *const *buffer,
-                       const double *frequencies, fb_call *call) {
+                       const double *frequencies, fb_row *row, fb_call *call) {
     bool linear = p->kind == FB_OP_LINEAR || p->kind == FB_OP_HEAD_ARGMAX, soft = p->kind == FB_OP_SOFTMAX;
     fb_dtype angles = act == FB_F64 ? FB_F64 : FB_F32;
     int64_t context = s->position + s->rows;
     int64_t width = soft || p->kind == FB_OP_ATTN_VALUES ? context : s->width;
     memset(call, 0, sizeof *call);
     call->rows = s->rows;
-    call->position = s->position;
+    call->row = row;
+    for (int64_t r = 0; r < s->rows; r++) row[r] = (fb_row){.position = s->position + r};
     call->attr =
         (fb_op_attr){.eps = 1e-5f, .scale = 0.1f, .rotary = (int32_t)s->width, .frequencies = frequencies};
     call->in[0] = probe_view(buffer[PROBE_IN], act, s->heads, width);
@@ -266,8 +268,9 @@ static void probe_kernels(fb_machine *m, const fb_isa *isa, float *const *buffer
         double calls[2], units[2], seconds[2];
         for (int k = 0; k < 2; k++) {
             const probe_size *s = k ? &p->large : &p->small;
+            fb_row row[PROBE_ROWS];
             fb_call call;
-            probe_call(p, s, m->act, buffer, frequencies, &call);
+            probe_call(p, s, m->act, buffer, frequencies, row, &call);
             calls[k] = probe_calls(p, s);
             units[k] = probe_units(p, s);
             seconds[k] = best_call(isa->kernels[p->kind], &call, buffer[PROBE_SCRATCH]);

@@ -11,24 +11,24 @@ extern "C" {
 
 /* X(KIND, name, inputs, outputs, weights, parts, what it computes)
  *
- * T is the number of tokens in a step, P the position of its first token. `weights` is the most an op takes;
- * a bias may be absent. An elementwise op reads, for element i of its output, only element i of its inputs:
- * output and input may share a buffer.
+ * Row t of a value is that of the step's token t; p[t] is the position of that token (fb_row). `weights` is
+ * the most an op takes; a bias may be absent. An elementwise op reads, for element i of its output, only
+ * element i of its inputs: output and input may share a buffer.
  *
  * With a cache that keeps sinks (fb_ring), attention has a second query, rotated at the position that the
  * token has in the cache: the sinks are compared with that one. It is the second input of attn_*, and the
  * second output of rope_kv, whose fifth input are its angles. */
 #define FB_OPS(X)                                                                                            \
-    X(EMBED, embed, 0, 1, 1, ANY, "out[t] = table[ids[t]]")                                                  \
-    X(EMBED_POSITION, embed_position, 0, 1, 1, ANY, "out[t] = table[P + t]")                                 \
-    X(ROPE_ANGLES, rope_angles, 0, 1, 0, ANY, "cosines, then sines, of (P + t) * frequency[i], in float32")  \
+    X(EMBED, embed, 0, 1, 1, ANY, "out[t] = table[token[t]]")                                                \
+    X(EMBED_POSITION, embed_position, 0, 1, 1, ANY, "out[t] = table[p[t]]")                                  \
+    X(ROPE_ANGLES, rope_angles, 0, 1, 0, ANY, "cosines, then sines, of p[t] * frequency[i], in float32")     \
     X(LAYERNORM, layernorm, 1, 1, 2, ANY, "(x - mean) / sqrt(variance + eps) * weight + bias")               \
     X(RMSNORM, rmsnorm, 1, 1, 1, ANY, "x / sqrt(mean(x^2) + eps) * weight")                                  \
     X(QUANTIZE, quantize, 1, 1, 0, ANY, "blocks of 32: int8, their scale and their sum")                     \
     X(LINEAR, linear, 1, 1, 2, ANY, "x * weight^T + bias")                                                   \
     X(ROPE, rope, 2, 1, 0, ANY, "pairs (i, i + n/2) of each head's first n elements, rotated by the angles") \
-    X(KV_APPEND, kv_append, 2, 0, 0, ANY, "k and v become rows P + t of the layer's cache")                  \
-    X(ATTN_SCORES, attn_scores, 2, 1, 0, ANY, "q . cached k * scale, for slots that token P + t looks into") \
+    X(KV_APPEND, kv_append, 2, 0, 0, ANY, "k and v become rows p[t] of the layer's cache")                   \
+    X(ATTN_SCORES, attn_scores, 2, 1, 0, ANY, "q . cached k * scale, for slots that token t looks into")     \
     X(SOFTMAX, softmax, 1, 1, 0, ELEMENT, "exp(x - max) / sum, over the slots that attn_scores wrote")       \
     X(ATTN_VALUES, attn_values, 1, 1, 0, ANY, "sum of probability * cached v")                               \
     X(GELU, gelu, 1, 1, 0, ELEMENT, "x * Phi(x)")                                                            \
@@ -41,7 +41,7 @@ extern "C" {
     X(SWIGLU, swiglu, 2, 1, 0, ELEMENT, "silu(a) * b")                                                       \
     X(LINEAR_GROUP, linear_group, 4, 3, 12, ELEMENT,                                                         \
       "up to three linears with norm, activation, product or residual")                                      \
-    X(ROPE_KV, rope_kv, 5, 2, 0, HEAD, "q and k rotated; k and v become rows P + t of the layer's cache")    \
+    X(ROPE_KV, rope_kv, 5, 2, 0, HEAD, "q and k rotated; k and v become rows p[t] of the layer's cache")     \
     X(ATTN_ROWS, attn_rows, 2, 1, 0, HEAD, "scores, softmax and values of a row, in the plain ops' order")   \
     X(ATTN_FLASH, attn_flash, 2, 1, 0, HEAD, "scores, softmax and values in one pass over the cache")        \
     X(HEAD_ARGMAX, head_argmax, 1, 1, 1, ANY, "the column of the largest x * weight^T, and that value")

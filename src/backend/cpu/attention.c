@@ -102,7 +102,7 @@ void FB_KERNEL(softmax)(const fb_call *call, const fb_lane *lane) {
         int64_t row = item / x->heads, head = item % x->heads;
         FB_FOR_DTYPE(x->dtype, T,
                      softmax_of(T, fb_view_at(x, row, head), fb_view_at(y, row, head),
-                                fb_ring_count(&call->kv.ring, call->position + row), lane->scratch));
+                                fb_ring_count(&call->kv.ring, call->row[row].position), lane->scratch));
     }
 }
 

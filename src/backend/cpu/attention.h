@@ -19,9 +19,9 @@
 
 typedef struct unit {
     int64_t n, kv_head, group;
-    int64_t begin; /* the first item, counted from the KV head's first */
-    int64_t past;  /* the step's position */
-    int64_t next;  /* the KV head that the lane reads after this; 0: none */
+    int64_t begin;     /* the first item, counted from the KV head's first */
+    int64_t next;      /* the KV head that the lane reads after this; 0: none */
+    const fb_row *row; /* the call's */
     const fb_ring *ring;
 } unit;
 
@@ -29,7 +29,7 @@ FB_INLINE int64_t unit_row(const unit *u, int64_t i) { return (u->begin + i) / u
 FB_INLINE int64_t unit_head(const unit *u, int64_t i) {
     return u->kv_head * u->group + (u->begin + i) % u->group;
 }
-FB_INLINE int64_t unit_position(const unit *u, int64_t i) { return u->past + unit_row(u, i); }
+FB_INLINE int64_t unit_position(const unit *u, int64_t i) { return u->row[unit_row(u, i)].position; }
 /* How many slots item i looks into, from 0 on; of the block that begins at `first`. Never less than the item
  * before. Of a dense cache it sees all of them. */
 FB_INLINE int64_t unit_count(const unit *u, int64_t i) { return fb_ring_count(u->ring, unit_position(u, i)); }
@@ -95,7 +95,7 @@ FB_INLINE unit unit_at(const fb_call *call, int64_t heads, int64_t item, int64_t
     int64_t n = end < (kv_head + 1) * each ? end - item : (kv_head + 1) * each - item;
     int64_t next = (kv_head + 1) * each < end ? kv_head + 1 : 0;
     n = n < most ? n : most;
-    return (unit){n, kv_head, group, item - kv_head * each, call->position, next, &call->kv.ring};
+    return (unit){n, kv_head, group, item - kv_head * each, next, call->row, &call->kv.ring};
 }
 
 /* The items of a fused kernel's lane: whole KV heads where there are enough of them, and rope_kv before needs

@@ -22,14 +22,16 @@ static void copy_row(const fb_call *call, int64_t row, int64_t index, int64_t be
                  FB_FOR_DTYPE(out->dtype, TO, copy_part(FROM, TO, x, y, end - begin)));
 }
 
-/* Row ids[t], or row P + t, of the table. Lanes share the columns, in whole blocks of a quantised table. */
-static void look_up(const fb_call *call, const fb_lane *lane, const int32_t *ids) {
+/* The table's row of each token, or of its position. Lanes share the columns, in whole blocks of a quantised
+ * table. */
+static void look_up(const fb_call *call, const fb_lane *lane, bool by_position) {
     const fb_weight *table = &call->weights[0];
     int64_t block = fb_dtype_block(table->dtype), begin, end;
     fb_lane_share(lane, table->cols, block < 16 ? 16 : block, &begin, &end);
     for (int64_t row = 0; row < call->rows && begin < end; row++)
-        copy_row(call, row, ids ? ids[row] : call->position + row, begin, end, lane->scratch);
+        copy_row(call, row, by_position ? call->row[row].position : call->row[row].token, begin, end,
+                 lane->scratch);
 }
 
-void FB_KERNEL(embed)(const fb_call *call, const fb_lane *lane) { look_up(call, lane, call->ids); }
-void FB_KERNEL(embed_position)(const fb_call *call, const fb_lane *lane) { look_up(call, lane, NULL); }
+void FB_KERNEL(embed)(const fb_call *call, const fb_lane *lane) { look_up(call, lane, false); }
+void FB_KERNEL(embed_position)(const fb_call *call, const fb_lane *lane) { look_up(call, lane, true); }

@@ -10,7 +10,7 @@ void FB_KERNEL(rope_angles)(const fb_call *call, const fb_lane *lane) {
     fb_lane_share(lane, call->rows, 1, &begin, &end);
     for (int64_t row = begin; row < end; row++) {
         float *out = fb_view_at(&call->out[0], row, 0);
-        int64_t position = call->position + row, limit = call->attr.limit;
+        int64_t position = call->row[row].position, limit = call->attr.limit;
         if (limit && position > limit) position = limit;
         for (int64_t i = 0; i < half; i++) {
             double angle = (double)position * call->attr.frequencies[i];
@@ -69,7 +69,8 @@ void FB_KERNEL(kv_append)(const fb_call *call, const fb_lane *lane) {
     fb_lane_share(lane, call->rows * kv->heads, 1, &begin, &end);
     for (int64_t item = begin; item < end; item++) {
         int64_t row = item / kv->heads, head = item % kv->heads;
-        append(kv, head, call->position + row, k->dtype, fb_view_at(k, row, head), fb_view_at(v, row, head));
+        append(kv, head, call->row[row].position, k->dtype, fb_view_at(k, row, head),
+               fb_view_at(v, row, head));
     }
 }
 
@@ -95,6 +96,6 @@ void FB_KERNEL(rope_kv)(const fb_call *call, const fb_lane *lane) {
                                         half, q->width));
             }
             FB_FOR_DTYPE(k->dtype, T, rotate(T, fb_view_at(k, row, head), key, angles, half, k->width));
-            append(kv, head, call->position + row, k->dtype, key, fb_view_at(v, row, head));
+            append(kv, head, call->row[row].position, k->dtype, key, fb_view_at(v, row, head));
         }
 }

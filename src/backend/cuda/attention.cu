@@ -117,7 +117,7 @@ template <class K, int R> __global__ void __launch_bounds__(SCORE_THREADS) score
     int stride = (a.width + E - 1) / E * E, kv_head = blockIdx.y, item = blockIdx.z * R;
     int live = min(R, a.rows * a.group - item), past = fb_past(a.slots);
     int first = blockIdx.x * SCORE_THREADS, j = first + threadIdx.x;
-    int count = fb_count(a.slots, past + fb_item_row(a, item + live - 1));
+    int count = fb_count(a.slots, fb_item_position(a, past, item + live - 1));
     if (first >= count) return;
     for (int sink = 0; sink <= (first < a.second); sink++)
         for (int r = 0; r < R; r++)
@@ -129,7 +129,7 @@ template <class K, int R> __global__ void __launch_bounds__(SCORE_THREADS) score
                    stride, a.width, a.wide, sum);
 #pragma unroll
     for (int r = 0; r < R; r++) {
-        int position = past + fb_item_row(a, item + r);
+        int position = fb_item_position(a, past, item + r);
         if (r >= live || j >= fb_count(a.slots, position)) continue;
         bool seen = fb_sees(a.slots, fb_sight_of(a.slots, position), j);
         fb_store_as(a.out_type, a.out, fb_item_out(a, kv_head, item + r) + j,
@@ -147,7 +147,7 @@ template <class K, int R> static int launch_scores(const fb_attention *a, const 
 }
 
 int fb_cuda_attn_scores(const fb_call *call, const fb_cuda_context *cx) {
-    fb_attention a = fb_attention_of(call, cx);
+    fb_attention a = fb_attention_of(call);
     int result = 1;
     FB_FOR_TYPE(a.kv_type, K,
                 result = a.rows * a.group == 1 ? launch_scores<K, 1>(&a, cx) : launch_scores<K, 8>(&a, cx));
@@ -173,7 +173,7 @@ template <class T> __global__ void __launch_bounds__(THREADS) softmax_kernel(sof
     __shared__ float room[33];
     int64_t head = blockIdx.x % s.heads, row = blockIdx.x / s.heads;
     softmax_of((const T *)s.x + row * s.x_row + head * s.x_head, (T *)s.y + row * s.y_row + head * s.y_head,
-               fb_count(s.slots, fb_past(s.slots) + (int)row), s.act, room);
+               fb_count(s.slots, fb_position(s.slots, fb_past(s.slots), (int)row)), s.act, room);
 }
 
 int fb_cuda_softmax(const fb_call *call, const fb_cuda_context *cx) {
@@ -185,7 +185,7 @@ int fb_cuda_softmax(const fb_call *call, const fb_cuda_context *cx) {
     s.x_head = x->head_stride;
     s.y_row = y->row_stride;
     s.y_head = y->head_stride;
-    s.slots = fb_slots_of(&call->kv.ring, cx);
+    s.slots = fb_slots_of(call);
     s.heads = (int)x->heads;
     s.act = x->dtype;
     int result = 1;
@@ -211,8 +211,9 @@ template <class K, int R> __global__ void __launch_bounds__(THREADS) values_kern
     int past = fb_past(a.slots), chunks = (a.width + E - 1) / E, most = min(chunks, PASS_CHUNKS);
     int chunk = threadIdx.x % most, part = threadIdx.x / most, count[R];
 #pragma unroll
-    for (int r = 0; r < R; r++) count[r] = r < live ? fb_count(a.slots, past + fb_item_row(a, item + r)) : 0;
-    int all = fb_count(a.slots, past + fb_item_row(a, item + live - 1));
+    for (int r = 0; r < R; r++)
+        count[r] = r < live ? fb_count(a.slots, fb_item_position(a, past, item + r)) : 0;
+    int all = fb_count(a.slots, fb_item_position(a, past, item + live - 1));
     const K *v = (const K *)a.v + kv_head * a.capacity * a.width;
     for (int first = 0; first < chunks; first += most) {
         int now = min(most, chunks - first);
@@ -223,11 +224,10 @@ template <class K, int R> __global__ void __launch_bounds__(THREADS) values_kern
             for (int e = 0; e < E; e++) acc[r][e] = 0;
         for (int from = 0; from < all; from += SPAN) {
             int to = min(from + SPAN, all);
-            for (int i = threadIdx.x; i < R * SPAN; i += blockDim.x) {
-                int r = i / SPAN, j = from + i % SPAN;
-                if (r < live && j < fb_count(a.slots, past + fb_item_row(a, item + r)))
-                    p[i] = fb_load_as(a.q_type, a.q, fb_item_q(a, kv_head, item + r) + j);
-            }
+#pragma unroll
+            for (int r = 0; r < R; r++)
+                for (int j = from + threadIdx.x; j < min(to, count[r]); j += blockDim.x)
+                    p[r * SPAN + j - from] = fb_load_as(a.q_type, a.q, fb_item_q(a, kv_head, item + r) + j);
             __syncthreads();
             if (chunk < now)
                 values_of<K, R>(v, first + chunk, part, a.width, a.wide, p, SPAN, from, to, count, acc);
@@ -246,7 +246,7 @@ template <class K, int R> static int launch_values(const fb_attention *a, const 
 }
 
 int fb_cuda_attn_values(const fb_call *call, const fb_cuda_context *cx) {
-    fb_attention a = fb_attention_of(call, cx);
+    fb_attention a = fb_attention_of(call);
     a.group = (int)(call->out[0].heads / call->kv.heads);
     int result = 1;
     FB_FOR_TYPE(a.kv_type, K,
@@ -274,7 +274,7 @@ template <class K> __global__ void __launch_bounds__(THREADS) rows_kernel(fb_att
     int items = a.rows * a.group, past = fb_past(a.slots);
     int chunk = threadIdx.x % most, part = threadIdx.x / most;
     for (int n = blockIdx.x; n < items * a.kv_heads; n += gridDim.x) {
-        int kv_head = n / items, item = n % items, position = past + fb_item_row(a, item);
+        int kv_head = n / items, item = n % items, position = fb_item_position(a, past, item);
         int count = fb_count(a.slots, position);
         const fb_sight sight = fb_sight_of(a.slots, position);
         const K *k = (const K *)a.k + kv_head * a.capacity * a.width;
@@ -322,7 +322,7 @@ template <class K> static int launch_rows(const fb_attention *a, const fb_cuda_c
 }
 
 int fb_cuda_attn_rows(const fb_call *call, const fb_cuda_context *cx) {
-    fb_attention a = fb_attention_of(call, cx);
+    fb_attention a = fb_attention_of(call);
     int result = 1;
     FB_FOR_TYPE(a.kv_type, K, result = launch_rows<K>(&a, cx));
     return result;

@@ -19,12 +19,14 @@
 /* Which slots of the cache a token sees: fb_ring in 32 bits, for positions that fb_past has folded. A dense
  * cache is all sinks, so that it needs no cases of its own. */
 struct fb_slots {
-    const int64_t *position; /* of the step's first token */
+    const fb_row *rows; /* the step's, in device memory */
+    int last;           /* row */
     int sinks, window, begin, size;
 };
 
-static inline fb_slots fb_slots_of(const fb_ring *ring, const fb_cuda_context *cx) {
-    fb_slots s = {cx->position, INT_MAX, 0, INT_MAX, 0};
+static inline fb_slots fb_slots_of(const fb_call *call) {
+    const fb_ring *ring = &call->kv.ring;
+    fb_slots s = {call->row, (int)call->rows - 1, INT_MAX, 0, INT_MAX, 0};
     if (ring->window) {
         s.sinks = (int)ring->sinks;
         s.window = (int)ring->window;
@@ -51,7 +53,7 @@ struct fb_attention {
     bool wide; /* every key and value is whole 16-byte chunks, at multiples of 16 */
 };
 
-static inline fb_attention fb_attention_of(const fb_call *call, const fb_cuda_context *cx) {
+static inline fb_attention fb_attention_of(const fb_call *call) {
     const fb_view *q = &call->in[0], *sink_q = &call->in[1], *out = &call->out[0];
     const fb_kv *kv = &call->kv;
     fb_attention a;
@@ -60,7 +62,7 @@ static inline fb_attention fb_attention_of(const fb_call *call, const fb_cuda_co
     a.out = out->data;
     a.k = kv->k;
     a.v = kv->v;
-    a.slots = fb_slots_of(&kv->ring, cx);
+    a.slots = fb_slots_of(call);
     a.ring = kv->ring.window != 0;
     a.second = a.ring ? a.slots.sinks : 0;
     a.q_row = q->row_stride;
@@ -98,11 +100,19 @@ int fb_cuda_flash_prefill(const fb_attention *a, const fb_cuda_context *cx);
 /* ---- device ---------------------------------------------------------------------------------------------
  */
 
-/* The step's position, of a ring one of the first two turns from which everything looks the same: no product
- * of it overflows, and no row after it needs a division. */
+/* The position of the step's first row. For a ring that has turned: the position modulo its size, plus one
+ * turn, from where a token sees the same slots. No product of it overflows, and no row after it needs a
+ * division. */
 FB_DEVICE int fb_past(const fb_slots &s) {
-    int64_t position = *s.position, after = position - s.sinks;
+    int64_t position = s.rows->position, after = position - s.sinks;
     return after < s.size ? (int)position : s.sinks + s.size + (int)(after % s.size);
+}
+
+/* The position of a row, as far from `past`, which is fb_past's, as the two rows are apart: folded by itself,
+ * a row of a ring could lie a turn before or after the others. Rows beyond the last one, with which the last
+ * tile is filled up, are where the last one is. */
+FB_DEVICE int fb_position(const fb_slots &s, int past, int row) {
+    return past + (int)(s.rows[min(row, s.last)].position - s.rows->position);
 }
 
 /* fb_ring_count. */
@@ -229,6 +239,9 @@ template <class K> FB_DEVICE void fb_load_chunk(const K *row, int c, int width, 
 }
 
 FB_DEVICE int fb_item_row(const fb_attention &a, int item) { return item / a.group; }
+FB_DEVICE int fb_item_position(const fb_attention &a, int past, int item) {
+    return fb_position(a.slots, past, fb_item_row(a, item));
+}
 FB_DEVICE int fb_item_head(const fb_attention &a, int kv_head, int item) {
     return kv_head * a.group + item % a.group;
 }

@@ -5,8 +5,8 @@
 
 typedef struct embed_args {
     fb_weight table;
-    const int32_t *ids; /* NULL: rows P + t */
-    const int64_t *position;
+    const fb_row *row; /* [rows] */
+    bool by_position;  /* else by token */
     void *out;
     int64_t row_stride, rows;
     bool fast; /* 16 bytes at a time */
@@ -52,7 +52,7 @@ template <class T> __global__ void __launch_bounds__(THREADS) embed_rows(embed_a
     const int count = left < FB_CHUNK ? (int)left : FB_CHUNK;
     for (int64_t row = blockIdx.y; row < args.rows; row += gridDim.y) {
         float x[FB_CHUNK];
-        get_chunk(args, args.ids ? args.ids[row] : *args.position + row, first, count, x);
+        get_chunk(args, args.by_position ? args.row[row].position : args.row[row].token, first, count, x);
         T *out = (T *)args.out + row * args.row_stride + first;
         if (args.fast)
             fb_store_8(out, x);
@@ -61,9 +61,10 @@ template <class T> __global__ void __launch_bounds__(THREADS) embed_rows(embed_a
     }
 }
 
-static int look_up(const fb_call *call, const fb_cuda_context *cx, const int32_t *ids) {
+static int look_up(const fb_call *call, const fb_cuda_context *cx, bool by_position) {
     const fb_view *out = &call->out[0];
-    embed_args args = {call->weights[0], ids, cx->position, out->data, out->row_stride, call->rows, false};
+    embed_args args = {call->weights[0], call->row,  by_position, out->data,
+                       out->row_stride,  call->rows, false};
     const int64_t cols = args.table.cols, share = THREADS * FB_CHUNK;
     args.fast = cols % FB_CHUNK == 0 && fb_aligned(args.table.data, 16) && fb_aligned(out->data, 16) &&
                 (call->rows == 1 || out->row_stride * fb_dtype_size(out->dtype) % 16 == 0);
@@ -72,5 +73,5 @@ static int look_up(const fb_call *call, const fb_cuda_context *cx, const int32_t
     return 1; /* cudaErrorInvalidValue */
 }
 
-int fb_cuda_embed(const fb_call *call, const fb_cuda_context *cx) { return look_up(call, cx, call->ids); }
-int fb_cuda_embed_position(const fb_call *call, const fb_cuda_context *cx) { return look_up(call, cx, NULL); }
+int fb_cuda_embed(const fb_call *call, const fb_cuda_context *cx) { return look_up(call, cx, false); }
+int fb_cuda_embed_position(const fb_call *call, const fb_cuda_context *cx) { return look_up(call, cx, true); }

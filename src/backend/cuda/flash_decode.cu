@@ -62,17 +62,20 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads)) decode_kernel(fb_at
                   LANES = THREADS / N;
     fb_let_next_start();
     if (RING) fb_wait_for_previous();
-    int past = RING ? fb_past(a.slots) : (int)*a.slots.position;
+    int past = RING ? fb_past(a.slots) : (int)a.slots.rows->position;
     int items = a.rows * a.group, split = blockIdx.y, kv_head = blockIdx.x;
-    int item = blockIdx.z * M, live = min(M, items - item), last_row = fb_item_row(a, item + live - 1);
-    int count = RING ? fb_count(a.slots, past + last_row) : past + last_row + 1; /* of the last item */
+    int item = blockIdx.z * M, live = min(M, items - item);
+    int position[M]; /* of the items; those that are not live are where the last one is */
+#pragma unroll
+    for (int m = 0; m < M; m++) position[m] = fb_item_position(a, past, item + m);
+    int count = RING ? fb_count(a.slots, position[M - 1]) : position[M - 1] + 1; /* of the last item */
     int begin = split * p.length, end = min(begin + p.length, count);
     if (begin >= count) {
         if (!RING) fb_wait_for_previous();
         return;
     }
     if (RING) { /* no more of the split than its items see; it may be nothing */
-        fb_span seen = fb_span_of(a.slots, past + fb_item_row(a, item), past + last_row, begin, end);
+        fb_span seen = fb_span_of(a.slots, position[0], position[M - 1], begin, end);
         begin = seen.begin;
         end = seen.end;
     }
@@ -146,9 +149,9 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads)) decode_kernel(fb_at
 #pragma unroll
             for (int step = LANES / 2; step; step >>= 1) sum[m] += __shfl_xor_sync(FB_ALL, sum[m], step);
             if (part == 0) {
-                int position = past + fb_item_row(a, item + m);
-                bool seen = key < n && (RING ? fb_sees(a.slots, fb_sight_of(a.slots, position), first + key)
-                                             : first + key <= position);
+                bool seen =
+                    key < n && (RING ? fb_sees(a.slots, fb_sight_of(a.slots, position[m]), first + key)
+                                     : first + key <= position[m]);
                 scores[m * N + key] = seen ? sum[m] : -INFINITY;
             }
         }

@@ -130,8 +130,8 @@ __global__ void __launch_bounds__(THREADS, D <= 80 ? 3 : 2) prefill_mma(fb_atten
     K *queries = room, *keys = room + ITEMS * S, *values = keys + 2 * N * S; /* keys, values: two of each */
     /* The longest first. */
     int item = (int)(gridDim.y - 1 - blockIdx.y) * ITEMS, kv_head = blockIdx.x;
-    int items = a.rows * a.group, past = RING ? fb_past(a.slots) : (int)*a.slots.position;
-    int oldest = past + fb_item_row(a, item), newest = past + fb_item_row(a, min(items, item + ITEMS) - 1);
+    int items = a.rows * a.group, past = RING ? fb_past(a.slots) : (int)a.slots.rows->position;
+    int oldest = fb_item_position(a, past, item), newest = fb_item_position(a, past, item + ITEMS - 1);
     int count = RING ? fb_count(a.slots, newest) : newest + 1;
     int first = RING ? seen_tile<N>(a, oldest, newest, 0) : 0;
     bool sink = RING && first < a.second; /* whose queries are loaded */
@@ -152,8 +152,8 @@ __global__ void __launch_bounds__(THREADS, D <= 80 ? 3 : 2) prefill_mma(fb_atten
         for (int d = 0; d < D / 16; d++) fb_ldmatrix(q[HOLD ? d : 0], mine + d * 16);
     /* How many positions rows g and g + 8 of this warp see, and the warp's last one. */
     int own = item + warp * 16,
-        see[2] = {past + fb_item_row(a, own + g) + 1, past + fb_item_row(a, own + g + 8) + 1};
-    int least = past + fb_item_row(a, own) + 1, furthest = past + fb_item_row(a, own + 15) + 1;
+        see[2] = {fb_item_position(a, past, own + g) + 1, fb_item_position(a, past, own + g + 8) + 1};
+    int least = fb_item_position(a, past, own) + 1, furthest = fb_item_position(a, past, own + 15) + 1;
     fb_sight sight[2];
     if (RING)
         for (int h = 0; h < 2; h++) sight[h] = fb_sight_of(a.slots, see[h] - 1);
@@ -338,8 +338,8 @@ template <int D, int R, bool RING> __global__ void __launch_bounds__(SIDE *SIDE)
     FB_SHARED(float, q);
     float *x = q + SIDE * R * S, *p = x + KEYS * S; /* [items][S], [KEYS][S], [items][KEYS] */
     int item = (int)(gridDim.y - 1 - blockIdx.y) * SIDE * R, kv_head = blockIdx.x;
-    int items = a.rows * a.group, past = RING ? fb_past(a.slots) : (int)*a.slots.position;
-    int oldest = past + fb_item_row(a, item), newest = past + fb_item_row(a, min(items, item + SIDE * R) - 1);
+    int items = a.rows * a.group, past = RING ? fb_past(a.slots) : (int)a.slots.rows->position;
+    int oldest = fb_item_position(a, past, item), newest = fb_item_position(a, past, item + SIDE * R - 1);
     int count = RING ? fb_count(a.slots, newest) : newest + 1;
     int first = RING ? seen_tile<KEYS>(a, oldest, newest, 0) : 0;
     bool sink = RING && first < a.second; /* whose queries are loaded */
@@ -350,7 +350,7 @@ template <int D, int R, bool RING> __global__ void __launch_bounds__(SIDE *SIDE)
     float4 out[R][Q];
 #pragma unroll
     for (int r = 0; r < R; r++) {
-        see[r] = past + fb_item_row(a, item + ty * R + r) + 1;
+        see[r] = fb_item_position(a, past, item + ty * R + r) + 1;
         most[r] = -INFINITY;
         total[r] = 0;
 #pragma unroll

@@ -37,7 +37,7 @@ fb_status fb_gpu_open(int32_t index, fb_gpu **out, fb_error *err);
 void fb_gpu_close(fb_gpu *gpu);
 const fb_cuda_limits *fb_gpu_limits(const fb_gpu *gpu);
 
-/* What kernels are launched with: stream and handles; position, scratch and the rest are the caller's to
+/* What kernels are launched with: stream and handles; scratch and the rest are the caller's to
  * fill. */
 void fb_gpu_context(const fb_gpu *gpu, fb_cuda_context *cx);
 

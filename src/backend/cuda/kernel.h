@@ -9,8 +9,7 @@
  *  - quantised activations are fb_q8 blocks (base/quant.h), as on the CPU; a row begins at a multiple of 8
  * bytes;
  *  - of a cache, k and v are [heads, capacity, width];
- *  - call->position means nothing: the position of the first row is read from *cx->position, in the kernel,
- * so that a recorded graph serves every step. */
+ *  - kernels read positions and tokens from call->row, so that a recorded graph serves every step. */
 #ifndef FB_BACKEND_CUDA_KERNEL_H
 #define FB_BACKEND_CUDA_KERNEL_H
 
@@ -30,9 +29,8 @@ typedef struct fb_cuda_limits {
 
 typedef struct fb_cuda_context {
     const fb_cuda_limits *limits;
-    void *stream; /* cudaStream_t */
-    void *blas;   /* fb_cuda_blas_create's, or NULL */
-    const int64_t *position;
+    void *stream;              /* cudaStream_t */
+    void *blas;                /* fb_cuda_blas_create's, or NULL */
     const double *frequencies; /* attr.frequencies on the device */
     int64_t context;           /* no row of this launch looks into a slot at or beyond this */
     bool overlap; /* a kernel may start while the one before it still runs (fb_wait_for_previous) */

@@ -8,14 +8,14 @@
 /* Angles in double: a position may be large, and its product with a frequency must keep its fraction of a
  * turn. */
 __global__ void __launch_bounds__(THREADS)
-    angles_rows(const double *frequencies, const int64_t *position, int64_t limit, float *out,
-                int64_t row_stride, int64_t rows, int half) {
+    angles_rows(const double *frequencies, const fb_row *step, int64_t limit, float *out, int64_t row_stride,
+                int64_t rows, int half) {
     fb_let_next_start();
     fb_wait_for_previous();
     const int64_t item = (int64_t)blockIdx.x * THREADS + threadIdx.x, row = item / half;
     if (row >= rows) return;
     const int i = (int)(item % half);
-    int64_t at = *position + row;
+    int64_t at = step[row].position;
     if (limit && at > limit) at = limit;
     double angle = (double)at * frequencies[i];
     out[row * row_stride + i] = (float)cos(angle);
@@ -27,7 +27,7 @@ int fb_cuda_rope_angles(const fb_call *call, const fb_cuda_context *cx) {
     const fb_view *out = &call->out[0];
     if (half == 0) return 0;
     dim3 grid((unsigned)((call->rows * half + THREADS - 1) / THREADS));
-    return FB_LAUNCH(cx, grid, dim3(THREADS), 0, angles_rows, cx->frequencies, cx->position, call->attr.limit,
+    return FB_LAUNCH(cx, grid, dim3(THREADS), 0, angles_rows, cx->frequencies, call->row, call->attr.limit,
                      (float *)out->data, out->row_stride, call->rows, half);
 }
 
@@ -46,7 +46,7 @@ typedef struct head_args {
 typedef struct rope_args {
     head_args q, sink_q, k, v;
     fb_kv kv;
-    const int64_t *position;
+    const fb_row *row; /* [rows] */
     int64_t rows;
 } rope_args;
 
@@ -140,18 +140,17 @@ template <class T, int size> __global__ void __launch_bounds__(THREADS) rope_row
     const int q = items_of(args.q, size), sink_q = q + items_of(args.sink_q, size);
     const int k = sink_q + items_of(args.k, size), v = k + items_of(args.v, size);
     const int item = (int)(blockIdx.x * THREADS + threadIdx.x);
-    const int64_t first = args.kv.k ? *args.position : 0;
     for (int64_t row = blockIdx.y; row < args.rows; row += gridDim.y) {
         if (item < q)
             do_item<T, size>(args, args.q, NULL, row, 0, item);
         else if (item < sink_q)
             do_item<T, size>(args, args.sink_q, NULL, row, 0, item - q);
         else if (item < k)
-            do_item<T, size>(args, args.k, args.kv.k, row, fb_ring_slot(&args.kv.ring, first + row),
-                             item - sink_q);
+            do_item<T, size>(args, args.k, args.kv.k, row,
+                             fb_ring_slot(&args.kv.ring, args.row[row].position), item - sink_q);
         else if (item < v)
-            do_item<T, size>(args, args.v, args.kv.v, row, fb_ring_slot(&args.kv.ring, first + row),
-                             item - k);
+            do_item<T, size>(args, args.v, args.kv.v, row,
+                             fb_ring_slot(&args.kv.ring, args.row[row].position), item - k);
     }
 }
 
@@ -208,22 +207,22 @@ static head_args heads_of(const fb_view *in, const fb_view *out, const fb_view *
     return h;
 }
 
-static rope_args args_of(const fb_call *call, const fb_cuda_context *cx) {
+static rope_args args_of(const fb_call *call) {
     rope_args args = {};
-    args.position = cx->position;
+    args.row = call->row;
     args.rows = call->rows;
     return args;
 }
 
 int fb_cuda_rope(const fb_call *call, const fb_cuda_context *cx) {
-    rope_args args = args_of(call, cx);
+    rope_args args = args_of(call);
     args.q = heads_of(&call->in[0], &call->out[0], &call->in[1], call->attr.rotary);
     return launch(cx, call->in[0].dtype, args);
 }
 
 int fb_cuda_kv_append(const fb_call *call, const fb_cuda_context *cx) {
     if (cx->list) return st_add_rotation(call, false, cx->list);
-    rope_args args = args_of(call, cx);
+    rope_args args = args_of(call);
     args.kv = call->kv;
     args.k = heads_of(&call->in[0], NULL, NULL, 0);
     args.v = heads_of(&call->in[1], NULL, NULL, 0);
@@ -234,7 +233,7 @@ int fb_cuda_kv_append(const fb_call *call, const fb_cuda_context *cx) {
 int fb_cuda_rope_kv(const fb_call *call, const fb_cuda_context *cx) {
     if (cx->list) return st_add_rotation(call, true, cx->list);
     const int64_t rotary = call->attr.rotary;
-    rope_args args = args_of(call, cx);
+    rope_args args = args_of(call);
     args.kv = call->kv;
     args.q = heads_of(&call->in[0], &call->out[0], &call->in[3], rotary);
     if (call->out[1].data) args.sink_q = heads_of(&call->in[0], &call->out[1], &call->in[4], rotary);

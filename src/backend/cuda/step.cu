@@ -7,9 +7,9 @@ __global__ void advance_kernel(fb_cuda_state *state, const float *best) {
     fb_wait_for_previous();
     if (best) {
         state->best = (int32_t)best[1];
-        state->ids[0] = state->best < 0 ? 0 : state->best;
+        state->rows[0].token = state->best < 0 ? 0 : state->best;
     }
-    state->position++;
+    state->rows[0].position++;
 }
 
 int fb_cuda_advance(fb_cuda_state *state, const float *best, const fb_cuda_context *cx) {

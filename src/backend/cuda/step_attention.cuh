@@ -57,7 +57,7 @@ struct st_course {
 };
 FB_DEVICE int st_turn_number(const st_course &course, int thread) { return thread * course.inverse >> 16; }
 FB_DEVICE st_course st_course_of(const st_attention &op) {
-    int past = (int)*op.a.slots.position;
+    int past = (int)op.a.slots.rows->position;
     int chunks = op.a.width / 8;
     return {past,   st_parts(op, past),    st_part_of(op, (int)blockIdx.x, past),
             chunks, ST_ATTENDERS / chunks, 65536 / chunks + 1};

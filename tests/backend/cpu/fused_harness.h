@@ -42,6 +42,13 @@ static inline fb_view filled(fb_dtype t, int64_t heads, int64_t width, int64_t g
     return v;
 }
 
+/* The rows of a call. */
+static inline const fb_row *rows_at(int64_t first, spacing spaced) {
+    fb_row *row = take(ROWS * (int64_t)sizeof *row);
+    place_rows(row, ROWS, first, spaced);
+    return row;
+}
+
 static inline fb_weight weight(fb_dtype t, int64_t rows, int64_t cols, double mean) {
     void *data = take(fb_dtype_bytes(t, rows * cols));
     if (!fb_dtype_is_float(t)) {
@@ -78,6 +85,7 @@ static inline void run_alone(const fb_isa *isa, fb_op_kind kind, const fb_call *
     for (int64_t row = 0; row < ROWS; row++) {
         fb_call one = *call;
         one.rows = 1;
+        if (call->row) one.row = call->row + row;
         for (int k = 0; k < FB_MAX_IN; k++)
             if (call->in[k].data) one.in[k].data = fb_view_at(&call->in[k], row, 0);
         for (int k = 0; k < FB_MAX_OUT; k++)

@@ -75,7 +75,17 @@ void rig_start(rig *r, fb_op_kind kind, fbt_random *random, bool skewed) {
 }
 
 int64_t rig_width(const fb_call *call, const fb_view *view, int64_t row) {
-    return view->width ? view->width : call->position + row + 1;
+    return view->width ? view->width : call->row[row].position + 1;
+}
+
+fb_row *rig_rows(rig *r, int64_t first, spacing spaced) {
+    assert_true(r->input_count < RIG_FENCES);
+    fence *f = &r->inputs[r->input_count++];
+    *f = fence_create(RIG_ROWS * (int64_t)sizeof(fb_row), 0);
+    fb_row *row = (fb_row *)(void *)f->data;
+    place_rows(row, RIG_ROWS, first, spaced);
+    r->call.row = row;
+    return row;
 }
 
 static fb_view lay_out(rig *r, fence *f, fb_dtype dtype, int64_t heads, int64_t width, gaps between,
@@ -166,7 +176,7 @@ fb_kv rig_cache(rig *r, fb_dtype dtype, int64_t heads, int64_t capacity, int64_t
     kv.k = f[0]->data;
     kv.v = f[1]->data;
     for (int64_t head = 0; !output && head < heads; head++)
-        for (int64_t position = 0; position < r->call.position + RIG_ROWS; position++)
+        for (int64_t position = 0; position < end_of_rows(&r->call); position++)
             for (int64_t i = 0; i < width; i++) {
                 fb_dtype_set(dtype, fb_key_at(&kv, head, position), i * FB_KV_LANES,
                              draw(r->random, 0, deviation));
@@ -191,8 +201,7 @@ static void fail_rig(const rig *r, const char *isa, const char *what) {
 static fb_call slice(const fb_call *whole, int64_t first, int64_t rows) {
     fb_call call = *whole;
     call.rows = rows;
-    call.position += first;
-    if (call.ids) call.ids += first;
+    if (call.row) call.row += first;
     for (int k = 0; k < FB_MAX_IN; k++)
         if (call.in[k].data) call.in[k].data = fb_view_at(&call.in[k], first, 0);
     for (int k = 0; k < FB_MAX_OUT; k++)
@@ -243,7 +252,7 @@ static int64_t place(const rig *r, int o, int64_t row, int64_t head, int64_t i) 
     const fb_view *out = &r->call.out[0];
     const fb_kv *kv = &r->call.kv;
     if (r->kind != FB_OP_KV_APPEND) return row * out->row_stride + head * out->head_stride + i;
-    int64_t slot = fb_ring_slot(&kv->ring, r->call.position + row);
+    int64_t slot = fb_ring_slot(&kv->ring, r->call.row[row].position);
     const uint8_t *at = o ? fb_value_at(kv, head, slot) : fb_key_at(kv, head, slot);
     return (at - r->outputs[o].data) / fb_dtype_size(kv->dtype) + i * (o ? 1 : FB_KV_LANES);
 }

@@ -58,6 +58,18 @@ typedef struct fence {
     size_t mapped;
 } fence;
 
+/* The positions of a call's rows: one after the other, or with a gap after every second row. A kernel that
+ * counts rows instead of reading their positions fails where there are gaps. */
+typedef enum spacing { IN_ORDER, WITH_GAPS } spacing;
+static inline int64_t place_of_row(int64_t first, spacing spaced, int64_t row) {
+    return first + row + (spaced == WITH_GAPS ? row / 2 : 0);
+}
+static inline void place_rows(fb_row *row, int64_t rows, int64_t first, spacing spaced) {
+    for (int64_t r = 0; r < rows; r++) row[r] = (fb_row){.position = place_of_row(first, spaced, r)};
+}
+/* The position after the last row's. */
+static inline int64_t end_of_rows(const fb_call *call) { return call->row[call->rows - 1].position + 1; }
+
 #define RIG_FENCES 8
 
 typedef struct rig rig;
@@ -88,6 +100,8 @@ typedef struct gaps {
 } gaps;
 
 void rig_start(rig *r, fb_op_kind kind, fbt_random *random, bool skewed);
+/* The rows of the call, whose tokens are 0 until they are set. */
+fb_row *rig_rows(rig *r, int64_t first, spacing spaced);
 /* An input, NaN until it is filled. Width 0: as wide as the context, of which there are `capacity` columns.
  */
 fb_view rig_input(rig *r, fb_dtype dtype, int64_t heads, int64_t width, gaps between, int64_t capacity);

@@ -41,7 +41,7 @@ static void naive_scores(const fb_call *c) {
     int64_t group = c->in[0].heads / c->kv.heads;
     for (int64_t row = 0; row < c->rows; row++)
         for (int64_t head = 0; head < c->in[0].heads; head++)
-            for (int64_t j = 0; j <= c->position + row; j++) {
+            for (int64_t j = 0; j <= c->row[row].position; j++) {
                 float sum = 0;
                 for (int64_t i = 0; i < c->kv.width; i++)
                     sum += at(&c->in[0], row, head, i) * cached_key(&c->kv, head / group, j, i);
@@ -53,9 +53,11 @@ static void naive_softmax(const fb_call *c) {
     for (int64_t row = 0; row < c->rows; row++)
         for (int64_t head = 0; head < c->in[0].heads; head++) {
             float most = -INFINITY, sum = 0;
-            for (int64_t j = 0; j <= c->position + row; j++) most = fmaxf(most, at(&c->in[0], row, head, j));
-            for (int64_t j = 0; j <= c->position + row; j++) sum += expf(at(&c->in[0], row, head, j) - most);
-            for (int64_t j = 0; j <= c->position + row; j++)
+            for (int64_t j = 0; j <= c->row[row].position; j++)
+                most = fmaxf(most, at(&c->in[0], row, head, j));
+            for (int64_t j = 0; j <= c->row[row].position; j++)
+                sum += expf(at(&c->in[0], row, head, j) - most);
+            for (int64_t j = 0; j <= c->row[row].position; j++)
                 put(c, row, head, j, expf(at(&c->in[0], row, head, j) - most) / sum);
         }
 }
@@ -66,7 +68,7 @@ static void naive_values(const fb_call *c) {
         for (int64_t head = 0; head < c->out[0].heads; head++)
             for (int64_t i = 0; i < c->kv.width; i++) {
                 float sum = 0;
-                for (int64_t j = 0; j <= c->position + row; j++)
+                for (int64_t j = 0; j <= c->row[row].position; j++)
                     sum += at(&c->in[0], row, head, j) * cached_value(&c->kv, head / group, j, i);
                 put(c, row, head, i, sum);
             }
@@ -80,8 +82,8 @@ static int64_t start(rig *r, fb_op_kind kind, fbt_random *random, int act, int k
              fb_dtype_name((fb_dtype)act), fb_dtype_name((fb_dtype)kv), (long long)s->heads,
              (long long)s->width, (long long)s->kv_heads, (long long)s->position);
     r->naive = naive;
-    r->call.position = s->position;
-    int64_t capacity = s->position + RIG_ROWS + s->spare;
+    rig_rows(r, s->position, WITH_GAPS);
+    int64_t capacity = end_of_rows(&r->call) + s->spare;
     r->scratch_floats = fb_attention_scratch(s->width, capacity);
     return capacity;
 }
@@ -112,9 +114,10 @@ static void values(void **state) {
         r.call.in[0] = rig_input(&r, (fb_dtype)act, s->heads, 0, (gaps){0, 0}, capacity);
         for (int64_t row = 0; row < RIG_ROWS; row++)
             for (int64_t head = 0; head < s->heads; head++)
-                for (int64_t j = 0; j <= s->position + row; j++)
-                    fb_dtype_set((fb_dtype)act, fb_view_at(&r.call.in[0], row, head), j,
-                                 fbt_random_uniform(&random, 0, 2.0 / (double)(s->position + row + 1)));
+                for (int64_t j = 0; j <= r.call.row[row].position; j++)
+                    fb_dtype_set(
+                        (fb_dtype)act, fb_view_at(&r.call.in[0], row, head), j,
+                        fbt_random_uniform(&random, 0, 2.0 / (double)(r.call.row[row].position + 1)));
         r.call.kv = rig_cache(&r, (fb_dtype)kv, s->kv_heads, capacity, s->width, 1, false);
         r.call.out[0] = rig_output(&r, (fb_dtype)act, s->heads, s->width, s->between, 0);
         rig_check(&r);

@@ -9,11 +9,7 @@ enum { TABLE_ROWS = 41 };
 static void rows_of_a_table(void **state) {
     (void)state;
     static const int64_t widths[] = {1, 3, 7, 15, 16, 17, 31, 33, 64, 65, 100, 257};
-    static int32_t ids[RIG_ROWS];
     fbt_random random = fbt_random_start(11);
-    for (int i = 0; i < RIG_ROWS; i++) ids[i] = (int32_t)fbt_random_below(&random, TABLE_ROWS);
-    ids[3] = 0;
-    ids[11] = TABLE_ROWS - 1;
     for (int kind = FB_OP_EMBED; kind <= FB_OP_EMBED_POSITION; kind++)
         for (int act = FB_F32; act <= FB_BF16; act++)
             for (int weight = FB_F32; weight <= FB_BF16; weight++)
@@ -24,8 +20,13 @@ static void rows_of_a_table(void **state) {
                     snprintf(r.text, sizeof r.text, "act %s, weight %s, width %lld",
                              fb_dtype_name((fb_dtype)act), fb_dtype_name((fb_dtype)weight), (long long)width);
                     r.exact = true;
-                    r.call.ids = ids;
-                    r.call.position = kind == FB_OP_EMBED ? 1000000 : TABLE_ROWS - RIG_ROWS;
+                    /* The last row of the positions' table is read, too. */
+                    int64_t span = place_of_row(0, WITH_GAPS, RIG_ROWS - 1) + 1;
+                    fb_row *row = rig_rows(&r, kind == FB_OP_EMBED ? 1000000 : TABLE_ROWS - span, WITH_GAPS);
+                    for (int n = 0; n < RIG_ROWS; n++)
+                        row[n].token =
+                            kind == FB_OP_EMBED ? (int32_t)fbt_random_below(&random, TABLE_ROWS) : 1000000;
+                    if (kind == FB_OP_EMBED) row[3].token = 0, row[11].token = TABLE_ROWS - 1;
                     r.call.weights[0] = rig_weight(&r, (fb_dtype)weight, TABLE_ROWS, width, 0, 1);
                     r.call.out[0] = rig_output(&r, (fb_dtype)act, 1, width, (gaps){0, (int64_t)i % 3}, 0);
                     rig_check(&r);
@@ -35,9 +36,7 @@ static void rows_of_a_table(void **state) {
 /* Quantised tables, as they lie in a file and packed. */
 static void quantised_tables(void **state) {
     (void)state;
-    static int32_t ids[RIG_ROWS];
     fbt_random random = fbt_random_start(15);
-    for (int i = 0; i < RIG_ROWS; i++) ids[i] = (int32_t)fbt_random_below(&random, TABLE_ROWS);
     for (int act = FB_F32; act <= FB_BF16; act++)
         for (int weight = FB_Q8_0; weight < FB_DTYPE_COUNT; weight++)
             for (int packed = 0; packed <= fb_pack_has((fb_dtype)weight); packed++)
@@ -50,7 +49,9 @@ static void quantised_tables(void **state) {
                              packed ? ", packed" : "", (long long)width);
                     r.exact = true;
                     r.scratch_floats = width;
-                    r.call.ids = ids;
+                    fb_row *row = rig_rows(&r, 1000000, WITH_GAPS);
+                    for (int n = 0; n < RIG_ROWS; n++)
+                        row[n].token = (int32_t)fbt_random_below(&random, TABLE_ROWS);
                     fb_weight w = rig_weight(&r, (fb_dtype)weight, TABLE_ROWS, width, 0, 1);
                     r.call.weights[0] = packed ? rig_packed(&r, w) : w;
                     r.call.out[0] = rig_output(&r, (fb_dtype)act, 1, width, (gaps){0, blocks}, 0);
@@ -63,8 +64,8 @@ static void quantised_tables(void **state) {
 enum { ALL = 65536 };
 
 static void convert(const fb_isa *isa, fb_dtype from, const void *table, fb_dtype to, void *out) {
-    static const int32_t id = 0;
-    fb_call call = {.rows = 1, .ids = &id};
+    static const fb_row row;
+    fb_call call = {.rows = 1, .row = &row};
     call.weights[0] = (fb_weight){.data = table, .dtype = from, .rows = 1, .cols = ALL};
     call.out[0] = (fb_view){out, to, 1, ALL, ALL, ALL};
     isa->kernels[FB_OP_EMBED](&call, &(fb_lane){0, 1, NULL});

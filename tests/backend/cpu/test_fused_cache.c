@@ -24,22 +24,23 @@ static int64_t cache_bytes(const fb_kv *kv) {
 }
 
 /* Whether one of the step's tokens sees the slot. */
-static bool slot_is_seen(const fb_ring *ring, int64_t position, int64_t slot) {
-    for (int64_t row = 0; row < ROWS; row++)
-        if (fb_ring_sees(ring, position + row, slot)) return true;
+static bool slot_is_seen(const fb_ring *ring, const fb_row *row, int64_t slot) {
+    for (int64_t r = 0; r < ROWS; r++)
+        if (fb_ring_sees(ring, row[r].position, slot)) return true;
     return false;
 }
 
 /* Filled, it has numbers in every slot that a token of the step sees, and NaN elsewhere. */
-static fb_kv ring_cache(fb_dtype t, const struct shape *s, const fb_ring *ring, int64_t position, bool fill) {
-    int64_t slots = ring->window ? ring->begin + ring->size : position + ROWS + 1;
+static fb_kv ring_cache(fb_dtype t, const struct shape *s, const fb_ring *ring, const fb_row *row,
+                        bool fill) {
+    int64_t last = row[ROWS - 1].position, slots = ring->window ? ring->begin + ring->size : last + 2;
     int64_t capacity = (slots + FB_KV_LANES - 1) / FB_KV_LANES * FB_KV_LANES;
     fb_kv kv = {.dtype = t, .heads = s->kv_heads, .capacity = capacity, .width = s->width, .ring = *ring};
     kv.k = take(cache_bytes(&kv));
     kv.v = take(cache_bytes(&kv));
     for (int64_t h = 0; fill && h < s->kv_heads; h++)
-        for (int64_t slot = 0; slot < fb_ring_count(ring, position + ROWS - 1); slot++) {
-            double size = slot_is_seen(ring, position, slot) ? 1 : (double)NAN;
+        for (int64_t slot = 0; slot < fb_ring_count(ring, last); slot++) {
+            double size = slot_is_seen(ring, row, slot) ? 1 : (double)NAN;
             for (int64_t i = 0; i < s->width; i++) {
                 fb_dtype_set(t, fb_key_at(&kv, h, slot), i * FB_KV_LANES,
                              size * fbt_random_normal(&random_numbers));
@@ -58,24 +59,28 @@ static const struct ring_case {
     fb_ring ring;
     int64_t position;
     int shape;
+    spacing spacing;
 } ring_cases[] = {
-    {{0, 1, 0, 8}, 0, 0},
-    {{0, 5, 0, 12}, 100, 1},
-    {{1, 9, 16, 16}, 3, 2},
-    {{2, 10, 16, 17}, 11, 3},
-    {{2, 10, 16, 17}, 5000, 4},
-    {{4, 120, 16, 128}, 119, 5},
-    {{4, 120, 16, 140}, 401, 6},
-    {{4, 252, 16, 300}, 900, 7},
-    {{20, 40, 32, 50}, 15, 8},
-    {{20, 40, 32, 50}, 19, 0},
-    {{130, 100, 144, 110}, 126, 1},
-    {{130, 100, 144, 110}, 70000, 2},
-    {{3, 300, 16, 310}, (1ll << 24) + 13, 3},
-    {{16, 33, 16, 47}, (1ll << 33) + 7, 4},
+    {{0, 1, 0, 8}, 0, 0, IN_ORDER},
+    {{0, 5, 0, 12}, 100, 1, IN_ORDER},
+    {{1, 9, 16, 16}, 3, 2, IN_ORDER},
+    {{2, 10, 16, 17}, 11, 3, IN_ORDER},
+    {{2, 10, 16, 17}, 5000, 4, IN_ORDER},
+    {{4, 120, 16, 128}, 119, 5, IN_ORDER},
+    {{4, 120, 16, 140}, 401, 6, IN_ORDER},
+    {{4, 252, 16, 300}, 900, 7, IN_ORDER},
+    {{20, 40, 32, 50}, 15, 8, IN_ORDER},
+    {{20, 40, 32, 50}, 19, 0, IN_ORDER},
+    {{130, 100, 144, 110}, 126, 1, IN_ORDER},
+    {{130, 100, 144, 110}, 70000, 2, IN_ORDER},
+    {{3, 300, 16, 310}, (1ll << 24) + 13, 3, IN_ORDER},
+    {{16, 33, 16, 47}, (1ll << 33) + 7, 4, IN_ORDER},
     /* Rows that see nothing of the first block, beside rows that do. */
-    {{0, 3, 0, 260}, 124, 5},
-    {{0, 3, 0, 260}, 260 * 5 + 125, 8},
+    {{0, 3, 0, 260}, 124, 5, IN_ORDER},
+    {{0, 3, 0, 260}, 260 * 5 + 125, 8, IN_ORDER},
+    /* Rows that are not next to each other, the last ones in the next turn. */
+    {{2, 10, 16, 20}, 2 + 20 * 9 + 13, 3, WITH_GAPS},
+    {{4, 120, 16, 140}, 4 + 140 * 3 + 135, 6, WITH_GAPS},
 };
 enum { RINGS = sizeof ring_cases / sizeof *ring_cases };
 
@@ -85,14 +90,14 @@ static void same_bytes(const fb_isa *isa, const char *what, const void *have, co
 }
 
 static void rope_kv_into(const fb_isa *isa, fb_dtype t, fb_dtype c, const struct shape *s,
-                         const fb_ring *ring, int64_t position) {
+                         const fb_ring *ring, const fb_row *row) {
     fb_view q = filled(t, s->heads, s->width, 5), k = filled(t, s->kv_heads, s->width, 0);
     fb_view v = filled(t, s->kv_heads, s->width, 1);
     fb_dtype a = t == FB_F64 ? FB_F64 : FB_F32;
     fb_view angles[2] = {filled(a, 1, s->rotary, 2), filled(a, 1, s->rotary, 0)};
     fb_view want[2] = {view(t, s->heads, s->width, 0), view(t, s->heads, s->width, 0)};
     fb_view turned = view(t, s->kv_heads, s->width, 0);
-    fb_call rope = {.attr.rotary = s->rotary, .position = position};
+    fb_call rope = {.attr.rotary = s->rotary, .row = row};
     int queries = ring->sinks ? 2 : 1;
     for (int n = 0; n < queries; n++) {
         rope.in[0] = q;
@@ -104,13 +109,13 @@ static void rope_kv_into(const fb_isa *isa, fb_dtype t, fb_dtype c, const struct
     rope.in[1] = angles[0];
     rope.out[0] = turned;
     run(isa, FB_OP_ROPE, rope, 1);
-    fb_call append = {.in = {turned, v}, .kv = ring_cache(c, s, ring, position, false), .position = position};
+    fb_call append = {.in = {turned, v}, .kv = ring_cache(c, s, ring, row, false), .row = row};
     run(isa, FB_OP_KV_APPEND, append, 1);
     FOR_LANES(lanes) {
         fb_call call = {.in = {q, k, v, angles[0]},
-                        .kv = ring_cache(c, s, ring, position, false),
+                        .kv = ring_cache(c, s, ring, row, false),
                         .attr.rotary = s->rotary,
-                        .position = position,
+                        .row = row,
                         .by_head = true};
         for (int n = 0; n < queries; n++) {
             call.in[3 + n] = angles[n];
@@ -126,8 +131,10 @@ static void rope_kv_into(const fb_isa *isa, fb_dtype t, fb_dtype c, const struct
 static void rope_kv(void **state) {
     (void)state;
     for (int i = 0; i < SHAPES; i++) FOR_KERNELS(isa, t) FOR_CACHES(t, c) {
-            rope_kv_into(isa, t, *c, &shapes[i], &dense, shapes[i].position);
-            give_back();
+            for (int spaced = IN_ORDER; spaced <= WITH_GAPS; spaced++) {
+                rope_kv_into(isa, t, *c, &shapes[i], &dense, rows_at(shapes[i].position, (spacing)spaced));
+                give_back();
+            }
         }
 }
 
@@ -135,7 +142,7 @@ static void rope_kv_ring(void **state) {
     (void)state;
     for (int i = 0; i < RINGS; i++) FOR_KERNELS(isa, t) FOR_CACHES(t, c) {
             const struct ring_case *r = &ring_cases[i];
-            rope_kv_into(isa, t, *c, &shapes[r->shape % SHAPES], &r->ring, r->position);
+            rope_kv_into(isa, t, *c, &shapes[r->shape % SHAPES], &r->ring, rows_at(r->position, r->spacing));
             give_back();
         }
 }
@@ -189,7 +196,7 @@ static void check_attention(const fb_isa *isa, fb_op_kind kind, fb_call call, co
     for (int64_t row = 0; row < ROWS; row++) {
         fb_call one = call;
         one.rows = 1;
-        one.position += row;
+        one.row += row;
         one.in[0].data = fb_view_at(&call.in[0], row, 0);
         if (call.in[1].data) one.in[1].data = fb_view_at(&call.in[1], row, 0);
         one.out[0].data = fb_view_at(&call.out[0], row, 0);
@@ -204,10 +211,10 @@ static double largest_terms(const fb_call *call) {
     double most = 0;
     for (int64_t row = 0; row < ROWS; row++)
         for (int64_t head = 0; head < call->in[0].heads; head++)
-            for (int64_t slot = 0; slot < fb_ring_count(&kv->ring, call->position + row); slot++) {
+            for (int64_t slot = 0; slot < fb_ring_count(&kv->ring, call->row[row].position); slot++) {
                 const fb_view *q = &call->in[slot < kv->ring.sinks];
                 double sum = 0;
-                if (!fb_ring_sees(&kv->ring, call->position + row, slot)) continue;
+                if (!fb_ring_sees(&kv->ring, call->row[row].position, slot)) continue;
                 for (int64_t i = 0; i < q->width; i++)
                     sum += fabs(fb_dtype_get(q->dtype, fb_view_at(q, row, head), i) *
                                 fb_dtype_get(kv->dtype, fb_key_at(kv, head / (q->heads / kv->heads), slot),
@@ -218,13 +225,13 @@ static double largest_terms(const fb_call *call) {
 }
 
 static void attention_over(const fb_isa *isa, fb_dtype t, fb_dtype c, const struct shape *s,
-                           const fb_ring *ring, int64_t position, float scale) {
+                           const fb_ring *ring, const fb_row *row, float scale) {
     const fb_isa *ref;
     assert_int_equal(fb_isa_find("ref", &ref, NULL), FB_OK);
     fb_call call = {.in = {filled(t, s->heads, s->width, 2)},
-                    .kv = ring_cache(c, s, ring, position, true),
+                    .kv = ring_cache(c, s, ring, row, true),
                     .attr.scale = scale,
-                    .position = position};
+                    .row = row};
     if (ring->sinks) call.in[1] = filled(t, s->heads, s->width, 1);
     fb_view want = plain_attention(isa, &call);
     check_attention(isa, FB_OP_ATTN_ROWS, call, &want);
@@ -242,7 +249,8 @@ static void attention_ring(void **state) {
     (void)state;
     for (int i = 0; i < RINGS; i++) FOR_KERNELS(isa, t) FOR_CACHES(t, c) {
             const struct ring_case *r = &ring_cases[i];
-            attention_over(isa, t, *c, &shapes[r->shape % SHAPES], &r->ring, r->position, 0.2f);
+            attention_over(isa, t, *c, &shapes[r->shape % SHAPES], &r->ring, rows_at(r->position, r->spacing),
+                           0.2f);
             give_back();
         }
 }
@@ -250,7 +258,8 @@ static void attention_ring(void **state) {
 static void attention(void **state) {
     (void)state;
     for (int i = 0; i < 2 * SHAPES; i++) FOR_KERNELS(isa, t) FOR_CACHES(t, c) {
-            attention_over(isa, t, *c, &shapes[i / 2], &dense, shapes[i / 2].position, i % 2 ? 1 : 0.2f);
+            const fb_row *row = rows_at(shapes[i / 2].position, i % 2 ? IN_ORDER : WITH_GAPS);
+            attention_over(isa, t, *c, &shapes[i / 2], &dense, row, i % 2 ? 1 : 0.2f);
             give_back();
         }
 }

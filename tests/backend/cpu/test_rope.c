@@ -71,7 +71,7 @@ static void angles(void **state) {
             rig_start(&r, FB_OP_ROPE_ANGLES, &random, p % 2);
             snprintf(r.text, sizeof r.text, "position %lld, %d turn", (long long)positions[p], rotary);
             r.exact = true;
-            r.call.position = positions[p];
+            rig_rows(&r, positions[p], WITH_GAPS);
             /* In the middle of the rows, before them, behind them, or none. */
             const int64_t limits[] = {0, positions[p] + 5, 1, positions[p] + 100};
             r.call.attr = (fb_op_attr){
@@ -92,14 +92,14 @@ static void append_to(const fb_ring *rings, int64_t spare, uint64_t seed) {
             const fb_ring *ring = &rings[i % 3];
             int64_t position = positions[i % 3] + spare * (int64_t)i * 1000,
                     capacity = ring->begin + ring->size;
-            if (!ring->window) capacity = position + RIG_ROWS + (int64_t)i % 4;
             rig r;
             rig_start(&r, FB_OP_KV_APPEND, &random, i % 2);
             snprintf(r.text, sizeof r.text, "%s, cache %s, %lld heads of %lld, position %lld",
                      fb_dtype_name((fb_dtype)act), fb_dtype_name((fb_dtype)kv), (long long)l->heads,
                      (long long)l->width, (long long)position);
             r.exact = true;
-            r.call.position = position;
+            rig_rows(&r, position, ring->window ? IN_ORDER : WITH_GAPS);
+            if (!ring->window) capacity = end_of_rows(&r.call) + (int64_t)i % 4;
             for (int k = 0; k < 2; k++) {
                 gaps between = k ? (gaps){0, 1} : l->between;
                 r.call.in[k] = rig_input(&r, (fb_dtype)act, l->heads, l->width, between, 0);

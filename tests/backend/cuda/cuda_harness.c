@@ -179,7 +179,7 @@ static bool has_blocks(const fb_call *call, const fb_view *v) {
 
 static void add_view(image *im, const fb_call *call, const fb_view *v, bool written) {
     if (!v->data) return;
-    int64_t last = v->width ? v->width : fb_ring_count(&call->kv.ring, call->position + call->rows - 1);
+    int64_t last = v->width ? v->width : fb_ring_count(&call->kv.ring, end_of_rows(call) - 1);
     const uint8_t *end =
         fb_at(v->data, v->dtype, (call->rows - 1) * v->row_stride + (v->heads - 1) * v->head_stride + last);
     add_range(im, v->data, end, written);
@@ -313,8 +313,7 @@ static fb_call on_device(const image *im, const fb_call *call) {
     }
     c.kv.k = there(im, call->kv.k);
     c.kv.v = there(im, call->kv.v);
-    c.ids = there(im, call->ids);
-    c.position = -1; /* means nothing there */
+    c.row = there(im, call->row);
     return c;
 }
 
@@ -413,21 +412,19 @@ static void fetch(const image *im, const fb_call *call) {
 static void run(fb_op_kind kind, const fb_call *call) {
     assert_true(cuda_is_there());
     image im = {0};
-    int64_t position = call->position,
-            capacity = call->kv.k ? call->kv.capacity : position + call->rows + 100;
+    int64_t last = call->row ? end_of_rows(call) - 1 : 0,
+            capacity = call->kv.k ? call->kv.capacity : last + 101;
     for (int k = 0; k < FB_MAX_IN; k++) add_view(&im, call, &call->in[k], false);
     for (int k = 0; k < FB_MAX_OUT; k++) add_view(&im, call, &call->out[k], true);
     for (int k = 0; k < FB_MAX_WEIGHTS; k++) add_weight(&im, &call->weights[k]);
     add_cache(&im, kind, &call->kv);
-    add_bytes(&im, call->ids, call->ids ? call->rows * (int64_t)sizeof *call->ids : 0);
-    add_bytes(&im, &position, sizeof position);
+    add_bytes(&im, call->row, call->rows * (int64_t)sizeof *call->row);
     add_bytes(&im, call->attr.frequencies, call->attr.rotary / 2 * (int64_t)sizeof(double));
     lay_out(&im);
     fb_call c = on_device(&im, call);
     fb_cuda_context cx = cuda.cx;
-    cx.position = there(&im, &position);
     cx.frequencies = there(&im, call->attr.rotary > 1 ? call->attr.frequencies : NULL);
-    cx.context = fb_ring_count(&call->kv.ring, position + call->rows - 1);
+    cx.context = fb_ring_count(&call->kv.ring, last);
     launch(kind, &c, &im, &cx, im.after);
     check_untouched(kind, &im);
     if (!cuda.emulated || call->rows == 1 || cuda_launched[kind] % 8 == 0) {

@@ -52,6 +52,13 @@ static fb_view filled(fb_dtype t, int64_t heads, int64_t width, int64_t gap) {
     return v;
 }
 
+/* The rows of a call. */
+static const fb_row *rows_at(int64_t first, spacing spaced) {
+    fb_row *row = take(rows * (int64_t)sizeof *row);
+    place_rows(row, rows, first, spaced);
+    return row;
+}
+
 static fb_weight weight(fb_dtype t, int64_t n, int64_t k, double mean) {
     void *data = take(fb_dtype_bytes(t, n * k));
     if (!fb_dtype_is_float(t)) fbt_random_blocks(&random_numbers, t, n * k, 0.4, data);
@@ -471,13 +478,13 @@ static int64_t cache_bytes(const fb_kv *kv) {
 }
 
 /* NaN beyond what is filled. */
-static fb_kv cache(fb_dtype t, const struct shape *s, bool fill) {
-    int64_t capacity = (s->position + rows + FB_KV_LANES) / FB_KV_LANES * FB_KV_LANES;
+static fb_kv cache(fb_dtype t, const struct shape *s, const fb_row *row, bool fill) {
+    int64_t end = row[rows - 1].position + 1, capacity = (end + FB_KV_LANES) / FB_KV_LANES * FB_KV_LANES;
     fb_kv kv = {.dtype = t, .heads = s->kv_heads, .capacity = capacity, .width = s->width};
     kv.k = take(cache_bytes(&kv));
     kv.v = take(cache_bytes(&kv));
     for (int64_t h = 0; fill && h < s->kv_heads; h++)
-        for (int64_t position = 0; position < s->position + rows; position++)
+        for (int64_t position = 0; position < end; position++)
             for (int64_t i = 0; i < s->width; i++) {
                 fb_dtype_set(t, fb_key_at(&kv, h, position), i * FB_KV_LANES,
                              fbt_random_normal(&random_numbers));
@@ -492,23 +499,22 @@ static void rope_kv(void **state) {
         for (int c = FB_F32; c <= FB_BF16; c++) FOR_ROWS(few_rows) FOR_ACTS(t) {
                 if (passed_over(7)) continue;
                 const struct shape *s = &shapes[i];
+                const fb_row *row = rows_at(s->position, (i + c + t) % 2 ? IN_ORDER : WITH_GAPS);
                 fb_view q = filled(t, s->heads, s->width, 5), k = filled(t, s->kv_heads, s->width, 0);
                 fb_view v = filled(t, s->kv_heads, s->width, 1), angles = filled(FB_F32, 1, s->rotary, 2);
                 fb_view want = view(t, s->heads, s->width, 0), turned = view(t, s->kv_heads, s->width, 0);
-                fb_call rope = {
-                    .in = {q, angles}, .out = {want}, .attr.rotary = s->rotary, .position = s->position};
+                fb_call rope = {.in = {q, angles}, .out = {want}, .attr.rotary = s->rotary, .row = row};
                 run(FB_OP_ROPE, rope);
                 rope.in[0] = k;
                 rope.out[0] = turned;
                 run(FB_OP_ROPE, rope);
-                fb_call append = {
-                    .in = {turned, v}, .kv = cache((fb_dtype)c, s, false), .position = s->position};
+                fb_call append = {.in = {turned, v}, .kv = cache((fb_dtype)c, s, row, false), .row = row};
                 run(FB_OP_KV_APPEND, append);
                 fb_call call = {.in = {q, k, v, angles},
                                 .out = {view(t, s->heads, s->width, 3)},
-                                .kv = cache((fb_dtype)c, s, false),
+                                .kv = cache((fb_dtype)c, s, row, false),
                                 .attr.rotary = s->rotary,
-                                .position = s->position};
+                                .row = row};
                 run(FB_OP_ROPE_KV, call);
                 same("rope_kv", &call.out[0], &want);
                 assert_memory_equal(call.kv.k, append.kv.k, (size_t)cache_bytes(&call.kv));
@@ -530,14 +536,15 @@ static void joint_projection(void **state) {
                     memcpy(fb_view_at(&own[p], row, h), fb_view_at(&part[p], row, h),
                            (size_t)(16 * fb_dtype_size(t)));
         }
+        const fb_row *row = rows_at(s.position, IN_ORDER);
         fb_call call[2];
         for (int joint = 0; joint < 2; joint++) {
             const fb_view *in = joint ? part : own;
             call[joint] = (fb_call){.in = {in[0], in[1], in[2], angles},
                                     .out = {view(t, 3, 16, 0)},
-                                    .kv = cache(t, &s, false),
+                                    .kv = cache(t, &s, row, false),
                                     .attr.rotary = s.rotary,
-                                    .position = s.position};
+                                    .row = row};
             run(FB_OP_ROPE_KV, call[joint]);
         }
         same("rope_kv of a joint projection", &call[1].out[0], &call[0].out[0]);
@@ -572,7 +579,7 @@ static double largest_terms(const fb_call *call) {
     double most = 0;
     for (int64_t row = 0; row < rows; row++)
         for (int64_t head = 0; head < q->heads; head++)
-            for (int64_t p = 0; p <= call->position + row; p++) {
+            for (int64_t p = 0; p <= call->row[row].position; p++) {
                 double sum = 0;
                 for (int64_t i = 0; i < q->width; i++)
                     sum += fabs(fb_dtype_get(q->dtype, fb_view_at(q, row, head), i) *
@@ -598,11 +605,12 @@ static void near(const fb_call *call, const fb_view *have, const fb_view *truth)
             double a = fb_dtype_get(have->dtype, fb_view_at(have, row, 0), i);
             double b = fb_dtype_get(FB_F64, fb_view_at(truth, row, 0), i);
             if (!(fabs(a - b) <= limit + unit * fabs(b)))
-                fail_msg("%s, cache %s: attn_flash, %lld heads of %lld on %lld, position %lld: row %lld of "
+                fail_msg("%s, cache %s: attn_flash, %lld heads of %lld on %lld, from position %lld on: row "
+                         "%lld of "
                          "%lld, column "
                          "%lld: %.9g, should be %.9g (limit %.3g)",
                          fb_dtype_name(have->dtype), fb_dtype_name(call->kv.dtype), (long long)have->heads,
-                         (long long)have->width, (long long)call->kv.heads, (long long)call->position,
+                         (long long)have->width, (long long)call->kv.heads, (long long)call->row[0].position,
                          (long long)row, (long long)rows, (long long)i, a, b, limit + unit * fabs(b));
         }
 }
@@ -613,10 +621,11 @@ static void attention(void **state) {
         for (int c = FB_F32; c <= FB_BF16; c++) FOR_ROWS(few_rows) FOR_ACTS(t) {
                 if (passed_over(19)) continue;
                 const struct shape *s = &shapes[i / 2];
+                const fb_row *row = rows_at(s->position, (i + c + t) % 2 ? IN_ORDER : WITH_GAPS);
                 fb_call call = {.in = {filled(t, s->heads, s->width, 2)},
-                                .kv = cache((fb_dtype)c, s, true),
+                                .kv = cache((fb_dtype)c, s, row, true),
                                 .attr.scale = i % 2 ? 1 : 0.2f,
-                                .position = s->position};
+                                .row = row};
                 fb_view want = plain_attention(&call), truth = view(FB_F64, s->heads, s->width, 0);
                 call.out[0] = view(t, s->heads, s->width, 1);
                 run(FB_OP_ATTN_ROWS, call);

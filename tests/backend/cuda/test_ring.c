@@ -20,25 +20,31 @@ static const struct ring_case {
     int64_t position, rows;
     int64_t heads, kv_heads, width;
     int32_t rotary;
+    spacing spacing;
 } cases[] = {
-    {{0, 1, 0, 9}, 0, 8, 1, 1, 2, 2},
-    {{0, 5, 0, 30}, 100, 25, 4, 2, 7, 4},
-    {{0, 40, 0, 140}, 39, 100, 2, 2, 16, 16},
-    {{1, 9, 16, 16}, 3, 7, 6, 3, 33, 32},
-    {{2, 10, 16, 17}, 11, 1, 5, 5, 64, 16},
-    {{2, 10, 16, 39}, 5000, 29, 4, 2, 16, 8},
-    {{4, 120, 16, 128}, 119, 8, 2, 1, 24, 8},
-    {{4, 120, 16, 140}, 401, 18, 4, 4, 20, 20},
-    {{4, 60, 16, 190}, 250, 130, 2, 2, 80, 20},
-    {{4, 252, 16, 300}, 900, 5, 3, 1, 128, 128},
-    {{20, 40, 32, 70}, 15, 30, 4, 1, 64, 64},
-    {{20, 40, 32, 50}, 19, 2, 12, 1, 20, 20},
-    {{130, 100, 144, 200}, 126, 70, 2, 1, 32, 32},
-    {{130, 100, 144, 118}, 70000, 18, 1, 1, 80, 20},
-    {{3, 300, 16, 340}, (1ll << 24) + 13, 40, 2, 2, 256, 64},
-    {{16, 33, 16, 47}, (1ll << 33) + 7, 14, 2, 1, 16, 8},
-    {{4, 4150, 16, 4170}, (1ll << 31) + 4000, 5, 4, 1, 8, 8},
-    {{0, 4150, 0, 4170}, 2 * 4170 - 3, 8, 2, 2, 16, 8},
+    {{0, 1, 0, 9}, 0, 8, 1, 1, 2, 2, IN_ORDER},
+    {{0, 5, 0, 30}, 100, 25, 4, 2, 7, 4, IN_ORDER},
+    {{0, 40, 0, 140}, 39, 100, 2, 2, 16, 16, IN_ORDER},
+    {{1, 9, 16, 16}, 3, 7, 6, 3, 33, 32, IN_ORDER},
+    {{2, 10, 16, 17}, 11, 1, 5, 5, 64, 16, IN_ORDER},
+    {{2, 10, 16, 39}, 5000, 29, 4, 2, 16, 8, IN_ORDER},
+    {{4, 120, 16, 128}, 119, 8, 2, 1, 24, 8, IN_ORDER},
+    {{4, 120, 16, 140}, 401, 18, 4, 4, 20, 20, IN_ORDER},
+    {{4, 60, 16, 190}, 250, 130, 2, 2, 80, 20, IN_ORDER},
+    {{4, 252, 16, 300}, 900, 5, 3, 1, 128, 128, IN_ORDER},
+    {{20, 40, 32, 70}, 15, 30, 4, 1, 64, 64, IN_ORDER},
+    {{20, 40, 32, 50}, 19, 2, 12, 1, 20, 20, IN_ORDER},
+    {{130, 100, 144, 200}, 126, 70, 2, 1, 32, 32, IN_ORDER},
+    {{130, 100, 144, 118}, 70000, 18, 1, 1, 80, 20, IN_ORDER},
+    {{3, 300, 16, 340}, (1ll << 24) + 13, 40, 2, 2, 256, 64, IN_ORDER},
+    {{16, 33, 16, 47}, (1ll << 33) + 7, 14, 2, 1, 16, 8, IN_ORDER},
+    {{4, 4150, 16, 4170}, (1ll << 31) + 4000, 5, 4, 1, 8, 8, IN_ORDER},
+    {{0, 4150, 0, 4170}, 2 * 4170 - 3, 8, 2, 2, 16, 8, IN_ORDER},
+    /* Rows that are not next to each other, the last ones in the next turn. */
+    {{2, 10, 16, 20}, 2 + 20 * 9 + 13, 7, 4, 2, 16, 8, WITH_GAPS},
+    {{4, 120, 16, 140}, 4 + 140 * 3 + 135, 8, 4, 4, 32, 16, WITH_GAPS},
+    {{4, 60, 16, 190}, 4 + 190 * 5 + 130, 80, 2, 1, 64, 16, WITH_GAPS},
+    {{0, 4150, 0, 4170}, 3 * 4170 - 5, 6, 4, 2, 16, 8, WITH_GAPS},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -77,9 +83,19 @@ static int64_t cache_bytes(const fb_kv *kv) {
     return kv->heads * kv->capacity * kv->width * fb_dtype_size(kv->dtype);
 }
 
+static const fb_row *rows_of(const struct ring_case *s) {
+    fb_row *row = take(s->rows * (int64_t)sizeof *row);
+    place_rows(row, s->rows, s->position, s->spacing);
+    return row;
+}
+
+static int64_t position_of(const struct ring_case *s, int64_t row) {
+    return place_of_row(s->position, s->spacing, row);
+}
+
 static bool is_seen(const struct ring_case *s, int64_t slot) {
     for (int64_t row = 0; row < s->rows; row++)
-        if (fb_ring_sees(&s->ring, s->position + row, slot)) return true;
+        if (fb_ring_sees(&s->ring, position_of(s, row), slot)) return true;
     return false;
 }
 
@@ -88,7 +104,7 @@ static fb_kv cache(fb_dtype t, const struct ring_case *s, bool fill) {
     kv.capacity = (s->ring.begin + s->ring.size + FB_KV_LANES - 1) / FB_KV_LANES * FB_KV_LANES;
     kv.k = take(cache_bytes(&kv));
     kv.v = take(cache_bytes(&kv));
-    for (int64_t slot = 0; fill && slot < fb_ring_count(&s->ring, s->position + s->rows - 1); slot++) {
+    for (int64_t slot = 0; fill && slot < fb_ring_count(&s->ring, position_of(s, s->rows - 1)); slot++) {
         bool gap = slot >= s->ring.sinks && slot < s->ring.begin;
         double size = gap ? 0 : is_seen(s, slot) ? 1 : 1000;
         for (int64_t n = 0; n < kv.heads * kv.width; n++) {
@@ -132,7 +148,7 @@ static void rope_kv(void **state) {
         fb_view angles[2] = {filled(FB_F32, s->rows, 1, s->rotary, 2),
                              filled(FB_F32, s->rows, 1, s->rotary, 0)};
         fb_view want[2];
-        fb_call rope = {.attr.rotary = s->rotary, .position = s->position, .rows = s->rows};
+        fb_call rope = {.attr.rotary = s->rotary, .row = rows_of(s), .rows = s->rows};
         fb_call append = rope, call = rope;
         for (int n = 0; n < queries; n++) {
             rope.in[0] = q;
@@ -166,7 +182,7 @@ static fb_call attention_call(const struct ring_case *s, fb_dtype t, fb_dtype c)
                     .out = {view(t, s->rows, s->heads, s->width, 1)},
                     .kv = cache(c, s, true),
                     .attr.scale = (s - cases) % 2 ? 1 : 0.2f,
-                    .position = s->position,
+                    .row = rows_of(s),
                     .rows = s->rows};
     if (s->ring.sinks) call.in[1] = filled(t, s->rows, s->heads, s->width, 0);
     return call;
@@ -183,9 +199,11 @@ static fb_view plain_attention(const fb_call *call) {
     step.out[0] = scores;
     run(FB_OP_ATTN_SCORES, step);
     for (int64_t n = 0; n < call->rows * q->heads; n++)
-        for (int64_t slot = 0; slot < fb_ring_count(&call->kv.ring, call->position + n / q->heads); slot++) {
+        for (int64_t slot = 0; slot < fb_ring_count(&call->kv.ring, call->row[n / q->heads].position);
+             slot++) {
             double score = fb_dtype_get(q->dtype, fb_view_at(&scores, n / q->heads, n % q->heads), slot);
-            assert_true(isfinite(score) == fb_ring_sees(&call->kv.ring, call->position + n / q->heads, slot));
+            assert_true(isfinite(score) ==
+                        fb_ring_sees(&call->kv.ring, call->row[n / q->heads].position, slot));
             assert_true(isfinite(score) || score < 0);
         }
     step.in[0] = scores;
@@ -205,7 +223,7 @@ static fb_call part_of(const fb_call *call, int64_t first, int64_t end) {
         if (part.in[k].data) part.in[k].data = fb_view_at(&call->in[k], first, 0);
     part.out[0] = view(call->out[0].dtype, end - first, call->out[0].heads, call->out[0].width, 0);
     part.rows = end - first;
-    part.position = call->position + first;
+    part.row = call->row + first;
     return part;
 }
 
@@ -231,8 +249,8 @@ static double largest_terms(const fb_call *call) {
     int64_t heads = call->in[0].heads, group = heads / kv->heads;
     double most = 0;
     for (int64_t row = 0; row < call->rows; row++)
-        for (int64_t slot = 0; slot < fb_ring_count(&kv->ring, call->position + row); slot++) {
-            if (!fb_ring_sees(&kv->ring, call->position + row, slot)) continue;
+        for (int64_t slot = 0; slot < fb_ring_count(&kv->ring, call->row[row].position); slot++) {
+            if (!fb_ring_sees(&kv->ring, call->row[row].position, slot)) continue;
             const fb_view *q = &call->in[slot < kv->ring.sinks];
             for (int64_t head = 0; head < heads; head++) {
                 double sum = 0;

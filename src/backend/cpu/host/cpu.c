@@ -16,10 +16,11 @@ struct fb_engine {
     fb_frame frame;
     const fb_isa *isa;
     fb_pool *pool;
-    uint8_t *memory; /* one allocation: the lanes' scratch, the hidden state for on_hidden, the values */
+    uint8_t *memory; /* one allocation: the lanes' scratch, the hidden state for on_hidden, rows, values */
     float *scratch;
     int64_t scratch_floats; /* of one lane */
     float *hidden;          /* [chunk, hidden] */
+    fb_row *row;            /* [chunk] */
     fb_shared *cache;
     const fb_step *step;
     bool stopped;
@@ -116,13 +117,16 @@ static fb_status allocate(fb_engine *e, fb_error *err) {
     e->scratch_floats = scratch_floats(e);
     int64_t scratch_bytes = lanes * e->scratch_floats * 4;
     int64_t hidden_bytes = aligned(o->chunk * p->hidden * 4);
+    int64_t row_bytes = aligned(o->chunk * (int64_t)sizeof *e->row);
     void *memory;
-    FB_TRY(fb_memory_take("activations", scratch_bytes + hidden_bytes + fb_frame_bytes(&e->frame), &memory,
-                          err));
+    FB_TRY(fb_memory_take("activations", scratch_bytes + hidden_bytes + row_bytes + fb_frame_bytes(&e->frame),
+                          &memory, err));
     e->memory = memory;
     e->scratch = memory;
     e->hidden = (float *)(void *)(e->memory + scratch_bytes);
-    fb_frame_place(&e->frame, e->memory + scratch_bytes + hidden_bytes);
+    e->row = (fb_row *)(void *)(e->memory + scratch_bytes + hidden_bytes);
+    e->frame.row = e->row;
+    fb_frame_place(&e->frame, e->memory + scratch_bytes + hidden_bytes + row_bytes);
     return start_cache(e, err);
 }
 
@@ -292,6 +296,7 @@ static void run_lane(void *arg, int32_t index) {
 static fb_status cpu_run(fb_engine *e, const fb_step *step, fb_error *err) {
     FB_TRY(own_cache(e, step->position, err));
     e->step = step;
+    fb_frame_rows(step, e->row);
     e->stopped = false;
     e->op_began = e->frame.options.profile ? fb_now() : 0;
     fb_pool_run(e->pool, fb_pool_lanes(e->pool), run_lane, e);

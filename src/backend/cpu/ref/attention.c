@@ -2,11 +2,11 @@
 
 /* The slots that a row looks into, and the score of one: of no weight where the row does not see it. */
 static int64_t count_of(const fb_call *call, int64_t row) {
-    return fb_ring_count(&call->kv.ring, call->position + row);
+    return fb_ring_count(&call->kv.ring, call->row[row].position);
 }
 
 static bool sees(const fb_call *call, int64_t row, int64_t slot) {
-    return fb_ring_sees(&call->kv.ring, call->position + row, slot);
+    return fb_ring_sees(&call->kv.ring, call->row[row].position, slot);
 }
 
 static double score_of(const fb_call *call, int64_t row, int64_t head, int64_t slot) {

@@ -5,7 +5,7 @@ void fb_cpu_rope_angles_ref(const fb_call *call, const fb_lane *lane) {
     int64_t half = call->attr.rotary / 2;
     REF_FOR(row, call->rows)
     REF_FOR(i, half) {
-        int64_t position = call->position + row, limit = call->attr.limit;
+        int64_t position = call->row[row].position, limit = call->attr.limit;
         double angle = (double)(limit && position > limit ? limit : position) * call->attr.frequencies[i];
         ref_set(&call->out[0], row, 0, i, cos(angle));
         ref_set(&call->out[0], row, 0, half + i, sin(angle));
@@ -39,7 +39,7 @@ void fb_cpu_kv_append_ref(const fb_call *call, const fb_lane *lane) {
     REF_FOR(row, call->rows)
     REF_FOR(head, call->kv.heads)
     REF_FOR(i, call->kv.width)
-    append(&call->kv, head, call->position + row, i, ref_get(&call->in[0], row, head, i),
+    append(&call->kv, head, call->row[row].position, i, ref_get(&call->in[0], row, head, i),
            ref_get(&call->in[1], row, head, i));
 }
 
@@ -65,6 +65,6 @@ void fb_cpu_rope_kv_ref(const fb_call *call, const fb_lane *lane) {
         k.out[0] = (fb_view){turned, FB_F64, 1, kv->width, 0, 0};
         fb_cpu_rope_ref(&k, lane);
         REF_FOR(i, kv->width)
-        append(kv, head, call->position + row, i, turned[i], ref_get(&call->in[2], row, head, i));
+        append(kv, head, call->row[row].position, i, turned[i], ref_get(&call->in[2], row, head, i));
     }
 }

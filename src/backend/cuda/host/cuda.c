@@ -105,7 +105,7 @@ static int64_t result_bytes(const fb_engine *e) {
 /* Whether all of them are on the list. */
 static bool append_layers(fb_engine *e) {
     const fb_program *p = e->frame.bound.program;
-    fb_step step = {.ids = e->state->ids, .rows = 1, .epilogue_rows = 1};
+    fb_step step = {.rows = 1, .epilogue_rows = 1};
     for (int64_t layer = 0; layer < p->layers; layer++)
         for (int32_t i = 0; i < p->op_count[FB_BODY]; i++) {
             fb_call call;
@@ -196,7 +196,7 @@ static fb_status take_memory(fb_engine *e, fb_error *err) {
     const fb_program *p = e->frame.bound.program;
     const fb_backend_options *o = &e->frame.options;
     int64_t values = aligned(fb_frame_bytes(&e->frame));
-    int64_t state = aligned((int64_t)sizeof(fb_cuda_state) + o->chunk * (int64_t)sizeof(int32_t));
+    int64_t state = aligned((int64_t)sizeof(fb_cuda_state) + o->chunk * (int64_t)sizeof(fb_row));
     int64_t half = p->head_dim / 2, frequencies = aligned(half * (int64_t)sizeof(double));
     int64_t scratch = aligned(scratch_bytes(e));
     void *memory;
@@ -204,7 +204,7 @@ static fb_status take_memory(fb_engine *e, fb_error *err) {
     uint8_t *at = e->memory = memory;
     fb_frame_place(&e->frame, at);
     e->state = (fb_cuda_state *)(void *)(at += values);
-    e->cx.position = &e->state->position;
+    e->frame.row = e->state->rows;
     e->cx.frequencies = (const double *)(void *)(at += state);
     e->cx.scratch = at += frequencies;
     e->cx.scratch_bytes = scratch;
@@ -348,12 +348,11 @@ static fb_status launch_all(fb_engine *e, const fb_step *step, bool listed, fb_e
  */
 
 static fb_status send_state(fb_engine *e, const fb_step *step, fb_error *err) {
-    e->sent->position = step->position;
     e->sent->best = -1;
-    memcpy(e->sent->ids, step->ids, (size_t)step->rows * sizeof *step->ids);
+    fb_frame_rows(step, e->sent->rows);
     e->state_is_next = false;
     return fb_gpu_upload(e->gpu, e->state, e->sent,
-                         (int64_t)sizeof *e->sent + step->rows * (int64_t)sizeof *step->ids, err);
+                         (int64_t)sizeof *e->sent + step->rows * (int64_t)sizeof *e->sent->rows, err);
 }
 
 /* The times between the marks, in the order of launch_all. */
@@ -389,12 +388,10 @@ static fb_status fetch_results(fb_engine *e, const fb_step *step, fb_error *err)
 
 static fb_status run_direct(fb_engine *e, const fb_step *step, fb_error *err) {
     FB_TRY(send_state(e, step, err));
-    fb_step on_device = *step;
-    on_device.ids = e->state->ids;
     e->cx.context = fb_ring_count(&e->frame.options.ring, step->position + step->rows - 1);
     e->marks = 0;
     if (e->frame.options.profile) FB_TRY(fb_gpu_mark(e->gpu, 0, err));
-    FB_TRY(launch_all(e, &on_device, false, err));
+    FB_TRY(launch_all(e, step, false, err));
     FB_TRY(fetch_results(e, step, err));
     return e->frame.options.profile ? add_times(e, step, err) : FB_OK;
 }
@@ -404,7 +401,7 @@ static fb_status run_direct(fb_engine *e, const fb_step *step, fb_error *err) {
 
 static fb_status record_ops(fb_engine *e, fb_error *err) {
     const fb_program *p = e->frame.bound.program;
-    fb_step step = {.ids = e->state->ids, .rows = 1, .epilogue_rows = 1};
+    fb_step step = {.rows = 1, .epilogue_rows = 1};
     e->cx.context = e->frame.options.capacity;
     FB_TRY(launch_all(e, &step, e->list != NULL, err));
     const float *best = NULL;
