@@ -68,13 +68,16 @@ static void take_rows(const spec *c) {
     free(row);
 }
 
-/* The context of the case's launches, with fresh scratch. */
+/* The context of the case's launches, with fresh scratch. The arena is the one sequence's cache. */
 static fb_cuda_context context_of(const spec *c, const set *s) {
     fb_cuda_context cx = bench.cx;
     fb_error err;
     cx.scratch_bytes = scratch_of(s);
     cx.scratch = take(cx.scratch_bytes);
     must(cuda.fb_gpu_zero(bench.gpu, cx.scratch, cx.scratch_bytes, &err), &err);
+    uint8_t *caches = take(sizeof bench.arena);
+    upload(caches, &bench.arena, sizeof bench.arena);
+    cx.caches = (uint8_t *const *)(const void *)caches;
     cx.context =
         c->m == 1 && c->capacity ? c->capacity : c->position + c->m; /* as a recorded step, or a direct one */
     cx.overlap = cx.limits->major >= 9;

@@ -152,8 +152,8 @@ static void make_attention(const spec *c, set *s) {
     call->in[0].heads = call->out[0].heads = c->heads;
     call->in[0].width = call->out[0].width = c->width;
     call->in[0].head_stride = call->out[0].head_stride = c->width;
-    call->kv = (fb_kv){.k = s->keys.at,
-                       .v = s->values.at,
+    call->kv = (fb_kv){.k_at = s->keys.at - bench.arena,
+                       .v_at = s->values.at - bench.arena,
                        .dtype = FB_F16,
                        .heads = c->kv_heads,
                        .capacity = c->capacity,

@@ -90,9 +90,11 @@ int64_t fb_frame_cache_bytes(const fb_frame *f) { return 2 * f->bound.program->l
 
 fb_kv fb_frame_cache(const fb_frame *f, uint8_t *cache, int64_t layer) {
     const fb_program *p = f->bound.program;
-    uint8_t *k = cache + 2 * layer * f->cache_half;
-    return (fb_kv){.k = k,
-                   .v = k + f->cache_half,
+    int64_t k_at = 2 * layer * f->cache_half, v_at = k_at + f->cache_half;
+    return (fb_kv){.k = cache ? cache + k_at : NULL,
+                   .v = cache ? cache + v_at : NULL,
+                   .k_at = k_at,
+                   .v_at = v_at,
                    .dtype = f->options.kv,
                    .heads = p->kv_heads,
                    .capacity = f->cache_capacity,

@@ -33,7 +33,7 @@ fb_view fb_frame_view(const fb_frame *frame, int32_t value);
 int64_t fb_frame_first(const fb_frame *frame, int32_t value, const fb_step *step, int64_t rows);
 
 /* The cache: [layers][k v], each kv_heads * cache_capacity * head_dim. Its bytes, and one layer's part of so
- * much memory of the backend. */
+ * much memory of the backend; NULL: a backend whose kernels look up where a sequence's cache lies. */
 int64_t fb_frame_cache_bytes(const fb_frame *frame);
 fb_kv fb_frame_cache(const fb_frame *frame, uint8_t *cache, int64_t layer);
 /* "KV cache of 512 tokens", for messages. */

@@ -45,6 +45,7 @@ typedef struct fb_ring {
 #define FB_KV_LANES 16
 typedef struct fb_kv {
     void *k, *v;
+    int64_t k_at, v_at; /* bytes from the beginning of a sequence's cache */
     fb_dtype dtype;
     int64_t heads, capacity, width; /* capacity: slots, a multiple of FB_KV_LANES */
     fb_ring ring;

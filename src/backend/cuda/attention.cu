@@ -117,6 +117,7 @@ template <class K, int R> __global__ void __launch_bounds__(SCORE_THREADS) score
     int stride = (a.width + E - 1) / E * E, kv_head = blockIdx.y, item = blockIdx.z * R;
     int live = min(R, a.rows * a.group - item), past = fb_past(a.slots);
     int first = blockIdx.x * SCORE_THREADS, j = first + threadIdx.x;
+    const K *keys = (const K *)(fb_cache_of(a) + a.k_at);
     int count = fb_count(a.slots, fb_item_position(a, past, item + live - 1));
     if (first >= count) return;
     for (int sink = 0; sink <= (first < a.second); sink++)
@@ -125,8 +126,8 @@ template <class K, int R> __global__ void __launch_bounds__(SCORE_THREADS) score
     __syncthreads();
     if (j >= count) return;
     float sum[R];
-    score_of<K, R>((const K *)a.k + (kv_head * a.capacity + j) * a.width, j < a.second ? q + R * stride : q,
-                   stride, a.width, a.wide, sum);
+    score_of<K, R>(keys + (kv_head * a.capacity + j) * a.width, j < a.second ? q + R * stride : q, stride,
+                   a.width, a.wide, sum);
 #pragma unroll
     for (int r = 0; r < R; r++) {
         int position = fb_item_position(a, past, item + r);
@@ -147,7 +148,7 @@ template <class K, int R> static int launch_scores(const fb_attention *a, const 
 }
 
 int fb_cuda_attn_scores(const fb_call *call, const fb_cuda_context *cx) {
-    fb_attention a = fb_attention_of(call);
+    fb_attention a = fb_attention_of(call, cx);
     int result = 1;
     FB_FOR_TYPE(a.kv_type, K,
                 result = a.rows * a.group == 1 ? launch_scores<K, 1>(&a, cx) : launch_scores<K, 8>(&a, cx));
@@ -214,7 +215,7 @@ template <class K, int R> __global__ void __launch_bounds__(THREADS) values_kern
     for (int r = 0; r < R; r++)
         count[r] = r < live ? fb_count(a.slots, fb_item_position(a, past, item + r)) : 0;
     int all = fb_count(a.slots, fb_item_position(a, past, item + live - 1));
-    const K *v = (const K *)a.v + kv_head * a.capacity * a.width;
+    const K *v = (const K *)(fb_cache_of(a) + a.v_at) + kv_head * a.capacity * a.width;
     for (int first = 0; first < chunks; first += most) {
         int now = min(most, chunks - first);
         float acc[R][E];
@@ -246,7 +247,7 @@ template <class K, int R> static int launch_values(const fb_attention *a, const 
 }
 
 int fb_cuda_attn_values(const fb_call *call, const fb_cuda_context *cx) {
-    fb_attention a = fb_attention_of(call);
+    fb_attention a = fb_attention_of(call, cx);
     a.group = (int)(call->out[0].heads / call->kv.heads);
     int result = 1;
     FB_FOR_TYPE(a.kv_type, K,
@@ -273,12 +274,13 @@ template <class K> __global__ void __launch_bounds__(THREADS) rows_kernel(fb_att
     if (scratch) scores = scratch + blockIdx.x * a.capacity;
     int items = a.rows * a.group, past = fb_past(a.slots);
     int chunk = threadIdx.x % most, part = threadIdx.x / most;
+    const uint8_t *cache = fb_cache_of(a);
     for (int n = blockIdx.x; n < items * a.kv_heads; n += gridDim.x) {
         int kv_head = n / items, item = n % items, position = fb_item_position(a, past, item);
         int count = fb_count(a.slots, position);
         const fb_sight sight = fb_sight_of(a.slots, position);
-        const K *k = (const K *)a.k + kv_head * a.capacity * a.width;
-        const K *v = (const K *)a.v + kv_head * a.capacity * a.width;
+        const K *k = (const K *)(cache + a.k_at) + kv_head * a.capacity * a.width;
+        const K *v = (const K *)(cache + a.v_at) + kv_head * a.capacity * a.width;
         load_query<K>(a, kv_head, item, false, stride, q);
         if (a.second) load_query<K>(a, kv_head, item, true, stride, sink_q);
         __syncthreads();
@@ -322,7 +324,7 @@ template <class K> static int launch_rows(const fb_attention *a, const fb_cuda_c
 }
 
 int fb_cuda_attn_rows(const fb_call *call, const fb_cuda_context *cx) {
-    fb_attention a = fb_attention_of(call);
+    fb_attention a = fb_attention_of(call, cx);
     int result = 1;
     FB_FOR_TYPE(a.kv_type, K, result = launch_rows<K>(&a, cx));
     return result;

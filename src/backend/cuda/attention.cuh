@@ -41,7 +41,8 @@ struct fb_attention {
     const void *q;      /* or the probabilities of attn_values */
     const void *sink_q; /* what slots below `second` are compared with */
     void *out;          /* or the scores of attn_scores */
-    const void *k, *v;  /* [kv_heads, capacity, width] */
+    uint8_t *const *caches;
+    int64_t k_at, v_at; /* in the sequence's cache: [kv_heads, capacity, width] */
     fb_slots slots;
     int64_t q_row, q_head, sink_row, sink_head, out_row, out_head; /* strides */
     int64_t capacity;
@@ -53,15 +54,16 @@ struct fb_attention {
     bool wide; /* every key and value is whole 16-byte chunks, at multiples of 16 */
 };
 
-static inline fb_attention fb_attention_of(const fb_call *call) {
+static inline fb_attention fb_attention_of(const fb_call *call, const fb_cuda_context *cx) {
     const fb_view *q = &call->in[0], *sink_q = &call->in[1], *out = &call->out[0];
     const fb_kv *kv = &call->kv;
     fb_attention a;
     a.q = q->data;
     a.sink_q = sink_q->data;
     a.out = out->data;
-    a.k = kv->k;
-    a.v = kv->v;
+    a.caches = cx->caches;
+    a.k_at = kv->k_at;
+    a.v_at = kv->v_at;
     a.slots = fb_slots_of(call);
     a.ring = kv->ring.window != 0;
     a.second = a.ring ? a.slots.sinks : 0;
@@ -80,7 +82,7 @@ static inline fb_attention fb_attention_of(const fb_call *call) {
     a.rows = (int)call->rows;
     a.kv_heads = (int)kv->heads;
     a.scale = call->attr.scale;
-    a.wide = kv->width * fb_dtype_size(kv->dtype) % 16 == 0 && fb_aligned(kv->k, 16) && fb_aligned(kv->v, 16);
+    a.wide = kv->width * fb_dtype_size(kv->dtype) % 16 == 0 && kv->k_at % 16 == 0 && kv->v_at % 16 == 0;
     return a;
 }
 
@@ -114,6 +116,9 @@ FB_DEVICE int fb_past(const fb_slots &s) {
 FB_DEVICE int fb_position(const fb_slots &s, int past, int row) {
     return past + (int)(s.rows[min(row, s.last)].position - s.rows->position);
 }
+
+/* The cache of the step's sequence: all rows are of one. */
+FB_DEVICE uint8_t *fb_cache_of(const fb_attention &a) { return a.caches[a.slots.rows->sequence]; }
 
 /* fb_ring_count. */
 FB_DEVICE int fb_count(const fb_slots &s, int position) {

@@ -2,7 +2,7 @@
 #include "backend/cuda/attention.cuh"
 
 int fb_cuda_attn_flash(const fb_call *call, const fb_cuda_context *cx) {
-    fb_attention a = fb_attention_of(call);
+    fb_attention a = fb_attention_of(call, cx);
     if (a.width > FB_FLASH_WIDTH) return cx->list ? FB_CUDA_NOT_LISTED : fb_cuda_attn_rows(call, cx);
     return a.rows <= FB_DECODE_ROWS ? fb_cuda_flash_decode(&a, cx) : fb_cuda_flash_prefill(&a, cx);
 }

@@ -63,6 +63,7 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads)) decode_kernel(fb_at
     fb_let_next_start();
     if (RING) fb_wait_for_previous();
     int past = RING ? fb_past(a.slots) : (int)a.slots.rows->position;
+    const uint8_t *cache = fb_cache_of(a);
     int items = a.rows * a.group, split = blockIdx.y, kv_head = blockIdx.x;
     int item = blockIdx.z * M, live = min(M, items - item);
     int position[M]; /* of the items; those that are not live are where the last one is */
@@ -87,8 +88,8 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads)) decode_kernel(fb_at
     float *q = (float *)(void *)(room + p.tiles), *sink_q = q + (RING && a.second ? M * wp : 0);
     float *scores = sink_q + M * wp;                                      /* [M][wp] twice, [M][N] */
     float *most = scores + M * N, *total = most + M, *factor = total + M; /* [M] each */
-    const K *k = (const K *)a.k + (kv_head * a.capacity + begin) * a.width;
-    const K *v = (const K *)a.v + (kv_head * a.capacity + begin) * a.width;
+    const K *k = (const K *)(cache + a.k_at) + (kv_head * a.capacity + begin) * a.width;
+    const K *v = (const K *)(cache + a.v_at) + (kv_head * a.capacity + begin) * a.width;
 
     int staged = min(N, end - begin), old = 0;
     if (!RING) { /* what earlier steps have left in the cache is there before this one's kernels have ended */

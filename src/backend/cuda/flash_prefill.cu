@@ -135,8 +135,9 @@ __global__ void __launch_bounds__(THREADS, D <= 80 ? 3 : 2) prefill_mma(fb_atten
     int count = RING ? fb_count(a.slots, newest) : newest + 1;
     int first = RING ? seen_tile<N>(a, oldest, newest, 0) : 0;
     bool sink = RING && first < a.second; /* whose queries are loaded */
-    const K *k = (const K *)a.k + kv_head * a.capacity * a.width;
-    const K *v = (const K *)a.v + kv_head * a.capacity * a.width;
+    const uint8_t *cache = fb_cache_of(a);
+    const K *k = (const K *)(cache + a.k_at) + kv_head * a.capacity * a.width;
+    const K *v = (const K *)(cache + a.v_at) + kv_head * a.capacity * a.width;
     int slots = RING ? tile_slots(a, first, count, N) : min(N, count);
     stage<K, D, N>(keys, k + (int64_t)first * a.width, slots, a.width, a.wide);
     stage<K, D, N>(values, v + (int64_t)first * a.width, slots, a.width, a.wide);
@@ -343,6 +344,7 @@ template <int D, int R, bool RING> __global__ void __launch_bounds__(SIDE *SIDE)
     int count = RING ? fb_count(a.slots, newest) : newest + 1;
     int first = RING ? seen_tile<KEYS>(a, oldest, newest, 0) : 0;
     bool sink = RING && first < a.second; /* whose queries are loaded */
+    const uint8_t *cache = fb_cache_of(a);
     int64_t head = kv_head * a.capacity * a.width;
     widen_queries<D, R>(q, a, kv_head, item, sink);
     int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE, see[R];
@@ -361,7 +363,7 @@ template <int D, int R, bool RING> __global__ void __launch_bounds__(SIDE *SIDE)
         __syncthreads();
         if (RING && sink && first >= a.slots.begin) /* from the sinks to the ring */
             widen_queries<D, R>(q, a, kv_head, item, sink = false);
-        widen<D>(x, a, a.k, head + (int64_t)first * a.width, n);
+        widen<D>(x, a, cache + a.k_at, head + (int64_t)first * a.width, n);
         __syncthreads();
         float s[R][2];
 #pragma unroll
@@ -407,7 +409,7 @@ template <int D, int R, bool RING> __global__ void __launch_bounds__(SIDE *SIDE)
             }
         }
         __syncthreads();
-        widen<D>(x, a, a.v, head + (int64_t)first * a.width, n);
+        widen<D>(x, a, cache + a.v_at, head + (int64_t)first * a.width, n);
         __syncthreads();
 #pragma unroll 4
         for (int j = 0; j < KEYS; j++) {

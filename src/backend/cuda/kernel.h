@@ -8,8 +8,10 @@
  * (float16) in the same order; no other quantised type comes here;
  *  - quantised activations are fb_q8 blocks (base/quant.h), as on the CPU; a row begins at a multiple of 8
  * bytes;
- *  - of a cache, k and v are [heads, capacity, width];
- *  - kernels read positions and tokens from call->row, so that a recorded graph serves every step. */
+ *  - of a cache, k and v are [heads, capacity, width]. Kernels compute where they lie: call->kv.k_at and v_at
+ * bytes after caches[sequence of the row]. kv.k and kv.v mean nothing here;
+ *  - positions and tokens are read from call->row.
+ * What changes from step to step is thus in device memory, and a recorded graph serves every step. */
 #ifndef FB_BACKEND_CUDA_KERNEL_H
 #define FB_BACKEND_CUDA_KERNEL_H
 
@@ -32,8 +34,10 @@ typedef struct fb_cuda_context {
     void *stream;              /* cudaStream_t */
     void *blas;                /* fb_cuda_blas_create's, or NULL */
     const double *frequencies; /* attr.frequencies on the device */
-    int64_t context;           /* no row of this launch looks into a slot at or beyond this */
-    bool overlap; /* a kernel may start while the one before it still runs (fb_wait_for_previous) */
+    /* [sequences], in device memory: where each one's cache begins, at a multiple of 256 bytes. */
+    uint8_t *const *caches;
+    int64_t context; /* no row of this launch looks into a slot at or beyond this */
+    bool overlap;    /* a kernel may start while the one before it still runs (fb_wait_for_previous) */
     /* For whatever an op needs besides its outputs: the same memory for all of them, one after the other. Its
      * first FB_CUDA_COUNTERS bytes are zeros when an op begins, and the op leaves them so. */
     uint8_t *scratch;

@@ -48,6 +48,7 @@ typedef struct rope_args {
     fb_kv kv;
     const fb_row *row; /* [rows] */
     int64_t rows;
+    uint8_t *const *caches; /* NULL: nothing is appended */
 } rope_args;
 
 /* `size` elements at p: 1; or 2 or 8, aligned for one load (of float32, 8 or 16 bytes). */
@@ -103,6 +104,16 @@ FB_DEVICE void put_head(const rope_args &args, const head_args &to, void *cache,
         put<size>((fb_bfloat *)cache + at, x);
 }
 
+/* Where a row's keys and values go. */
+struct row_place {
+    uint8_t *cache; /* its sequence's */
+    int64_t slot;
+};
+FB_DEVICE row_place place_of(const rope_args &args, int64_t row) {
+    if (!args.caches) return {NULL, 0};
+    return {args.caches[args.row[row].sequence], fb_ring_slot(&args.kv.ring, args.row[row].position)};
+}
+
 /* A head's items: `size` pairs that rotate, or `size` elements that do not. */
 FB_HOST_DEV int items_of(const head_args &h, int size) { return h.heads * ((h.width - h.half) / size); }
 
@@ -135,6 +146,8 @@ FB_DEVICE void do_item(const rope_args &args, const head_args &h, void *cache, i
  * rows. */
 template <class T, int size> __global__ void __launch_bounds__(THREADS) rope_rows(rope_args args) {
     fb_let_next_start();
+    /* Rows and caches are there before the step's first kernel. */
+    row_place place = place_of(args, blockIdx.y);
     fb_wait_for_previous();
     /* Where the items of each end. */
     const int q = items_of(args.q, size), sink_q = q + items_of(args.sink_q, size);
@@ -146,11 +159,10 @@ template <class T, int size> __global__ void __launch_bounds__(THREADS) rope_row
         else if (item < sink_q)
             do_item<T, size>(args, args.sink_q, NULL, row, 0, item - q);
         else if (item < k)
-            do_item<T, size>(args, args.k, args.kv.k, row,
-                             fb_ring_slot(&args.kv.ring, args.row[row].position), item - sink_q);
+            do_item<T, size>(args, args.k, place.cache + args.kv.k_at, row, place.slot, item - sink_q);
         else if (item < v)
-            do_item<T, size>(args, args.v, args.kv.v, row,
-                             fb_ring_slot(&args.kv.ring, args.row[row].position), item - k);
+            do_item<T, size>(args, args.v, place.cache + args.kv.v_at, row, place.slot, item - k);
+        if (row + gridDim.y < args.rows) place = place_of(args, row + gridDim.y);
     }
 }
 
@@ -164,8 +176,7 @@ static bool fits(const head_args *h, const rope_args *args, fb_dtype dtype, int 
         ok =
             ok && fb_aligned(h->out, most) && h->out_row_stride % size == 0 && h->out_head_stride % size == 0;
     if (h->half) ok = ok && fb_aligned(h->angles, size > 2 ? 16 : 8) && h->angle_stride % size == 0;
-    if (!h->out)
-        ok = ok && fb_aligned(args->kv.k, 16) && fb_aligned(args->kv.v, 16); /* whose width is that of k */
+    if (!h->out) ok = ok && args->kv.k_at % 16 == 0 && args->kv.v_at % 16 == 0; /* whose width is that of k */
     return ok;
 }
 
@@ -224,6 +235,7 @@ int fb_cuda_kv_append(const fb_call *call, const fb_cuda_context *cx) {
     if (cx->list) return st_add_rotation(call, false, cx->list);
     rope_args args = args_of(call);
     args.kv = call->kv;
+    args.caches = cx->caches;
     args.k = heads_of(&call->in[0], NULL, NULL, 0);
     args.v = heads_of(&call->in[1], NULL, NULL, 0);
     return launch(cx, call->in[0].dtype, args);
@@ -235,6 +247,7 @@ int fb_cuda_rope_kv(const fb_call *call, const fb_cuda_context *cx) {
     const int64_t rotary = call->attr.rotary;
     rope_args args = args_of(call);
     args.kv = call->kv;
+    args.caches = cx->caches;
     args.q = heads_of(&call->in[0], &call->out[0], &call->in[3], rotary);
     if (call->out[1].data) args.sink_q = heads_of(&call->in[0], &call->out[1], &call->in[4], rotary);
     args.k = heads_of(&call->in[1], NULL, &call->in[3], rotary);

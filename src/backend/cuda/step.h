@@ -9,7 +9,10 @@ extern "C" {
 #endif
 
 typedef struct fb_cuda_state {
-    int32_t best; /* the last step's best token; -1: a score is NaN */
+    /* The first row's position, its sequence and that sequence's cache lie in the same 32 bytes, which come
+     * in one read. */
+    uint8_t *cache; /* the caches table of one sequence */
+    int32_t best;   /* the last step's best token; -1: a score is NaN */
     int32_t unused;
     fb_row rows[]; /* [chunk] */
 } fb_cuda_state;

@@ -47,9 +47,10 @@ FB_DEVICE int st_parts(const st_attention &op, int past) {
     return op.a.kv_heads * op.a.group * (past / op.p.length + 1);
 }
 
-/* What is the same in all layers, in shared memory: the tokens before this one, the parts, and the block's
- * first one. */
+/* What is the same in all layers, in shared memory: the sequence's cache, the tokens before this one, the
+ * parts, and the block's first one. */
 struct st_course {
+    uint8_t *cache;
     int past, parts;
     st_part part;
     int chunks, turns; /* of a key or value; threads that have a chunk of values */
@@ -59,8 +60,13 @@ FB_DEVICE int st_turn_number(const st_course &course, int thread) { return threa
 FB_DEVICE st_course st_course_of(const st_attention &op) {
     int past = (int)op.a.slots.rows->position;
     int chunks = op.a.width / 8;
-    return {past,   st_parts(op, past),    st_part_of(op, (int)blockIdx.x, past),
-            chunks, ST_ATTENDERS / chunks, 65536 / chunks + 1};
+    return {fb_cache_of(op.a),
+            past,
+            st_parts(op, past),
+            st_part_of(op, (int)blockIdx.x, past),
+            chunks,
+            ST_ATTENDERS / chunks,
+            65536 / chunks + 1};
 }
 
 /* Keys and values [first, first + ST_KEYS) of a head, as far as they are before `end`. */
@@ -69,7 +75,8 @@ FB_DEVICE void st_load_tile(const fb_attention &a, const st_course &course, int 
     int thread = (int)threadIdx.x % ST_ATTENDERS, chunks = course.chunks, n = end - first;
     int key = thread / 2, turns = course.turns, turn = st_turn_number(course, thread);
     bool keys = threadIdx.x < ST_ATTENDERS;
-    const uint4 *from = (const uint4 *)(keys ? a.k : a.v) + (kv_head * a.capacity + first) * chunks;
+    const uint4 *from = (const uint4 *)(const void *)(course.cache + (keys ? a.k_at : a.v_at)) +
+                        (kv_head * a.capacity + first) * chunks;
     /* Zeros elsewhere: to a compiler, what is not set may be what was there before, and keeps its registers.
      */
     const uint4 none = make_uint4(0, 0, 0, 0);
@@ -98,8 +105,9 @@ template <class T> FB_DEVICE T st_rotated(const st_attention &op, const uint32_t
 /* The new token's q, k and v; k and v also to the cache, by the one part that is to. */
 template <class T>
 FB_DEVICE void st_new_token(const st_attention &op, const st_mail &mail, const st_post_box &box,
-                            const st_part &part, int past, st_attention_room &room) {
+                            const st_course &course, const st_part &part, st_attention_room &room) {
     const fb_attention &a = op.a;
+    const int past = course.past;
     int i = (int)threadIdx.x % ST_WIDTH, which = (int)threadIdx.x / ST_WIDTH;
     if (i >= a.width) return;
     bool newest = part.end == past + 1, keeps = newest && part.item == 0;
@@ -110,12 +118,12 @@ FB_DEVICE void st_new_token(const st_attention &op, const st_mail &mail, const s
     } else if (which == 1 && newest) {
         T x = st_rotated<T>(op, box.mails + mail.in[1] + part.kv_head * op.k_head, i, box.tag);
         ((T *)room.k)[i] = x;
-        if (keeps) ((T *)(void *)a.k)[at] = x;
+        if (keeps) ((T *)(void *)(course.cache + a.k_at))[at] = x;
     } else if (which == 2 && newest) {
         const uint32_t *v = box.mails + mail.in[2] + part.kv_head * op.v_head + i;
         T x = st_value<T>(st_await(v, st_look(v), box.tag));
         ((T *)room.v)[i] = x;
-        if (keeps) ((T *)(void *)a.v)[at] = x;
+        if (keeps) ((T *)(void *)(course.cache + a.v_at))[at] = x;
     }
 }
 
@@ -137,7 +145,7 @@ FB_DEVICE void st_attend(const st_attention &op, const st_mail &mail, const st_p
         st_post(box.mails + mail.out[0] + i, box.tag | st_bits(x));
         if (mail.plain[0]) ((T *)a.out)[i] = x;
     };
-    st_new_token<T>(op, mail, box, part, past, room);
+    st_new_token<T>(op, mail, box, course, part, room);
     if (thread == 0) {
         room.most = -INFINITY;
         room.total = 0;

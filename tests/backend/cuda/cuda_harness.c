@@ -242,6 +242,21 @@ static void add_cache(image *im, fb_op_kind kind, const fb_kv *kv) {
     k->written = v->written = writes_cache(kind);
 }
 
+/* The cache belongs to the second of two sequences, and begins KEYS_AT bytes before its keys. What the table
+ * says of the first sequence is beside that: a kernel that does not look up its row's sequence reads NaN, or
+ * other keys and values, and writes where nothing may be written. */
+enum { SEQUENCES = 2, SEQUENCE = 1, KEYS_AT = 256, BESIDE = 128 };
+
+static void add_rows(image *im, const fb_call *call) {
+    if (!call->row) return;
+    region *r = add_owned(im, call->row, call->rows * (int64_t)sizeof *call->row);
+    for (int64_t i = 0; i < call->rows; i++) {
+        fb_row row = call->row[i];
+        row.sequence = SEQUENCE;
+        memcpy(r->owned + i * (int64_t)sizeof row, &row, sizeof row);
+    }
+}
+
 static void add_bytes(image *im, const void *host, int64_t bytes) {
     if (host && bytes) memcpy(add_owned(im, host, bytes)->owned, host, (size_t)bytes);
 }
@@ -303,6 +318,12 @@ static void *there(const image *im, const void *host) {
     return NULL;
 }
 
+/* Bytes that were added before it was known what they are. */
+static void set_bytes(image *im, const void *host, int64_t bytes) {
+    for (int i = 0; i < im->count; i++)
+        if (im->regions[i].host == host) memcpy(im->before + im->regions[i].offset, host, (size_t)bytes);
+}
+
 static fb_call on_device(const image *im, const fb_call *call) {
     fb_call c = *call;
     for (int k = 0; k < FB_MAX_IN; k++) c.in[k].data = there(im, call->in[k].data);
@@ -311,8 +332,11 @@ static fb_call on_device(const image *im, const fb_call *call) {
         c.weights[k].data = there(im, call->weights[k].data);
         c.weights[k].packed = c.weights[k].data && fb_pack_has(c.weights[k].dtype);
     }
-    c.kv.k = there(im, call->kv.k);
-    c.kv.v = there(im, call->kv.v);
+    c.kv.k = c.kv.v = NULL;
+    if (call->kv.k) {
+        c.kv.k_at = KEYS_AT;
+        c.kv.v_at = KEYS_AT + ((uint8_t *)there(im, call->kv.v) - (uint8_t *)there(im, call->kv.k));
+    }
     c.row = there(im, call->row);
     return c;
 }
@@ -412,17 +436,25 @@ static void fetch(const image *im, const fb_call *call) {
 static void run(fb_op_kind kind, const fb_call *call) {
     assert_true(cuda_is_there());
     image im = {0};
+    uint8_t *caches[SEQUENCES] = {NULL, NULL};
     int64_t last = call->row ? end_of_rows(call) - 1 : 0,
             capacity = call->kv.k ? call->kv.capacity : last + 101;
     for (int k = 0; k < FB_MAX_IN; k++) add_view(&im, call, &call->in[k], false);
     for (int k = 0; k < FB_MAX_OUT; k++) add_view(&im, call, &call->out[k], true);
     for (int k = 0; k < FB_MAX_WEIGHTS; k++) add_weight(&im, &call->weights[k]);
     add_cache(&im, kind, &call->kv);
-    add_bytes(&im, call->row, call->rows * (int64_t)sizeof *call->row);
+    add_rows(&im, call);
+    add_bytes(&im, caches, sizeof caches);
     add_bytes(&im, call->attr.frequencies, call->attr.rotary / 2 * (int64_t)sizeof(double));
     lay_out(&im);
+    if (call->kv.k) {
+        caches[SEQUENCE] = (uint8_t *)there(&im, call->kv.k) - KEYS_AT;
+        caches[1 - SEQUENCE] = caches[SEQUENCE] + BESIDE;
+        set_bytes(&im, caches, sizeof caches);
+    }
     fb_call c = on_device(&im, call);
     fb_cuda_context cx = cuda.cx;
+    cx.caches = there(&im, caches);
     cx.frequencies = there(&im, call->attr.rotary > 1 ? call->attr.frequencies : NULL);
     cx.context = fb_ring_count(&call->kv.ring, last);
     launch(kind, &c, &im, &cx, im.after);

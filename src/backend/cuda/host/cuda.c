@@ -110,19 +110,17 @@ static bool append_layers(fb_engine *e) {
         for (int32_t i = 0; i < p->op_count[FB_BODY]; i++) {
             fb_call call;
             fb_frame_call(&e->frame, FB_BODY, i, layer, &step, &call);
-            call.kv = fb_frame_cache(&e->frame, e->cache->memory, layer);
+            call.kv = fb_frame_cache(&e->frame, NULL, layer);
             if (fb_cuda_launches[p->ops[FB_BODY][i].kind](&call, &e->cx)) return false;
         }
     return true;
 }
 
-/* Makes the list anew, where the cache now is. Without one, where the kernel cannot do what is asked, the
- * layers are launched op by op. */
+/* Without a list, where the kernel cannot do what is asked, the layers are launched op by op. */
 static fb_status list_layers(fb_engine *e, fb_error *err) {
     const fb_program *p = e->frame.bound.program;
     const void *image;
     int64_t bytes, most = p->layers * p->op_count[FB_BODY];
-    fb_cuda_list_free(e->list);
     e->list = fb_cuda_list_new(most);
     if (!e->list) return fb_fail_memory(err, "list of a step's ops", most);
     e->cx.list = e->list;
@@ -134,15 +132,9 @@ static fb_status list_layers(fb_engine *e, fb_error *err) {
         e->list = NULL;
         return FB_OK;
     }
-    fb_status status = FB_OK;
-    if (!e->listed) status = fb_gpu_take(e->gpu, "list of a step's ops", bytes, &e->listed, err);
-    if (status == FB_OK) status = fb_gpu_upload(e->gpu, e->listed, image, bytes, err);
-    if (status == FB_OK) status = fb_gpu_wait(e->gpu, err);
-    if (status != FB_OK) { /* what is on the device may name an old cache */
-        fb_cuda_list_free(e->list);
-        e->list = NULL;
-    }
-    return status;
+    FB_TRY(fb_gpu_take(e->gpu, "list of a step's ops", bytes, &e->listed, err));
+    FB_TRY(fb_gpu_upload(e->gpu, e->listed, image, bytes, err));
+    return fb_gpu_wait(e->gpu, err);
 }
 
 /* ---- memory ----------------------------------------------------------------------------------------------
@@ -187,9 +179,8 @@ static fb_status own_cache(fb_engine *e, fb_error *err) {
     }
     fb_gpu_give(e->gpu, fb_shared_leave(e->cache));
     e->cache = own;
-    fb_gpu_graph_free(e->graph); /* which holds the old address */
-    e->graph = NULL;
-    return e->list ? list_layers(e, err) : FB_OK;
+    e->state_is_next = false; /* the state has the old address */
+    return FB_OK;
 }
 
 static fb_status take_memory(fb_engine *e, fb_error *err) {
@@ -205,6 +196,7 @@ static fb_status take_memory(fb_engine *e, fb_error *err) {
     fb_frame_place(&e->frame, at);
     e->state = (fb_cuda_state *)(void *)(at += values);
     e->frame.row = e->state->rows;
+    e->cx.caches = &e->state->cache;
     e->cx.frequencies = (const double *)(void *)(at += state);
     e->cx.scratch = at += frequencies;
     e->cx.scratch_bytes = scratch;
@@ -282,7 +274,7 @@ static fb_status launch_section(fb_engine *e, const fb_step *step, fb_section se
         const fb_op *op = &p->ops[section][i];
         fb_call call;
         fb_frame_call(&e->frame, section, i, layer, step, &call);
-        if (section == FB_BODY) call.kv = fb_frame_cache(&e->frame, e->cache->memory, layer);
+        if (section == FB_BODY) call.kv = fb_frame_cache(&e->frame, NULL, layer);
         FB_TRY(fb_gpu_check(fb_cuda_launches[op->kind](&call, &e->cx), fb_op_table[op->kind].name, err));
         fb_frame_count(&e->frame, op, true);
         if (e->frame.options.profile) FB_TRY(fb_gpu_mark(e->gpu, ++e->marks, err));
@@ -348,6 +340,7 @@ static fb_status launch_all(fb_engine *e, const fb_step *step, bool listed, fb_e
  */
 
 static fb_status send_state(fb_engine *e, const fb_step *step, fb_error *err) {
+    e->sent->cache = e->cache->memory;
     e->sent->best = -1;
     fb_frame_rows(step, e->sent->rows);
     e->state_is_next = false;
