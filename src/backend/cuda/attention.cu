@@ -123,6 +123,8 @@ template <class K, int R> __global__ void __launch_bounds__(SCORE_THREADS) score
     for (int sink = 0; sink <= (first < a.second); sink++)
         for (int r = 0; r < R; r++)
             load_query<K>(a, kv_head, item + (r < live ? r : 0), sink, stride, q + (sink * R + r) * stride);
+    __shared__ int positions[R]; /* of the items */
+    if (threadIdx.x < R) positions[threadIdx.x] = fb_item_position(a, past, item + (int)threadIdx.x);
     __syncthreads();
     if (j >= count) return;
     float sum[R];
@@ -130,7 +132,7 @@ template <class K, int R> __global__ void __launch_bounds__(SCORE_THREADS) score
                    a.width, a.wide, sum);
 #pragma unroll
     for (int r = 0; r < R; r++) {
-        int position = fb_item_position(a, past, item + r);
+        int position = positions[r];
         if (r >= live || j >= fb_count(a.slots, position)) continue;
         bool seen = fb_sees(a.slots, fb_sight_of(a.slots, position), j);
         fb_store_as(a.out_type, a.out, fb_item_out(a, kv_head, item + r) + j,

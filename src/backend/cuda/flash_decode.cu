@@ -9,8 +9,9 @@
 /* Threads of a block, and keys of a tile. One item alone takes latency, not bandwidth: WHOLE blocks ask for a
  * whole split at once, which took 2 us of 6 at Pythia's shape. Several that share their keys have enough to
  * do with half of it. In float32 tiles are half as long; wide heads have no WHOLE blocks, to stay within 99
- * KB of shared memory at a width of 256. */
-#define MOST_WHOLE 128 /* columns */
+ * KB of shared memory at a width of 256. Of WHOLE blocks, registers for five fit on a multiprocessor. */
+#define MOST_WHOLE   128 /* columns */
+#define WHOLE_BLOCKS 5
 template <class K, bool WHOLE> struct tile {
     static const int threads = WHOLE ? 256 : 128, n = threads / 2 / (sizeof(K) == 4 ? 2 : 1);
 };
@@ -57,7 +58,8 @@ FB_DEVICE void load_queries(const fb_attention &a, int kv_head, int item, int li
 }
 
 template <class K, int M, bool RING, bool WHOLE>
-__global__ void __launch_bounds__((tile<K, WHOLE>::threads)) decode_kernel(fb_attention a, partials p) {
+__global__ void __launch_bounds__((tile<K, WHOLE>::threads), WHOLE ? WHOLE_BLOCKS : 0)
+    decode_kernel(fb_attention a, partials p) {
     constexpr int THREADS = tile<K, WHOLE>::threads, E = 16 / sizeof(K), N = tile<K, WHOLE>::n,
                   LANES = THREADS / N;
     fb_let_next_start();
@@ -66,17 +68,15 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads)) decode_kernel(fb_at
     const uint8_t *cache = fb_cache_of(a);
     int items = a.rows * a.group, split = blockIdx.y, kv_head = blockIdx.x;
     int item = blockIdx.z * M, live = min(M, items - item);
-    int position[M]; /* of the items; those that are not live are where the last one is */
-#pragma unroll
-    for (int m = 0; m < M; m++) position[m] = fb_item_position(a, past, item + m);
-    int count = RING ? fb_count(a.slots, position[M - 1]) : position[M - 1] + 1; /* of the last item */
+    int newest = fb_item_position(a, past, item + M - 1);
+    int count = RING ? fb_count(a.slots, newest) : newest + 1;
     int begin = split * p.length, end = min(begin + p.length, count);
     if (begin >= count) {
         if (!RING) fb_wait_for_previous();
         return;
     }
     if (RING) { /* no more of the split than its items see; it may be nothing */
-        fb_span seen = fb_span_of(a.slots, position[0], position[M - 1], begin, end);
+        fb_span seen = fb_span_of(a.slots, fb_item_position(a, past, item), newest, begin, end);
         begin = seen.begin;
         end = seen.end;
     }
@@ -104,7 +104,9 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads)) decode_kernel(fb_at
     fb_copy_commit();
     load_queries<THREADS, M>(a, kv_head, item, live, false, wp, q);
     if (RING && begin < a.second) load_queries<THREADS, M>(a, kv_head, item, live, true, wp, sink_q);
+    __shared__ int position[M]; /* of the items, if there are several */
     if (threadIdx.x < M) {
+        if (M > 1) position[threadIdx.x] = fb_item_position(a, past, item + (int)threadIdx.x);
         most[threadIdx.x] = -INFINITY;
         total[threadIdx.x] = 0;
     }
@@ -150,9 +152,9 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads)) decode_kernel(fb_at
 #pragma unroll
             for (int step = LANES / 2; step; step >>= 1) sum[m] += __shfl_xor_sync(FB_ALL, sum[m], step);
             if (part == 0) {
-                bool seen =
-                    key < n && (RING ? fb_sees(a.slots, fb_sight_of(a.slots, position[m]), first + key)
-                                     : first + key <= position[m]);
+                int at = M == 1 ? newest : position[m];
+                bool seen = key < n && (RING ? fb_sees(a.slots, fb_sight_of(a.slots, at), first + key)
+                                             : first + key <= at);
                 scores[m * N + key] = seen ? sum[m] : -INFINITY;
             }
         }

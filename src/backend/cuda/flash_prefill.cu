@@ -111,6 +111,12 @@ FB_DEVICE void load_queries(K *to, const fb_attention &a, int kv_head, int item,
     }
 }
 
+/* The position of an item, in the padding of its query's row: registers are scarce, and at a width of 256
+ * there is no other shared memory left on devices that have 99 KB. */
+template <class K, int D> FB_DEVICE int &position_of(K *queries, int n) {
+    return *(int *)(void *)(queries + n * (D + 8) + D);
+}
+
 template <class K, int D> struct shape {
     static const int n = D > 128 ? 32 : 64; /* keys of a tile */
     static const int stride = D + 8;        /* odd in chunks of 16 bytes: eight rows lie in different banks */
@@ -142,6 +148,8 @@ __global__ void __launch_bounds__(THREADS, D <= 80 ? 3 : 2) prefill_mma(fb_atten
     stage<K, D, N>(keys, k + (int64_t)first * a.width, slots, a.width, a.wide);
     stage<K, D, N>(values, v + (int64_t)first * a.width, slots, a.width, a.wide);
     fb_copy_commit();
+    for (int i = threadIdx.x; i < ITEMS; i += THREADS)
+        position_of<K, D>(queries, i) = fb_item_position(a, past, item + i);
     load_queries<K, D>(queries, a, kv_head, item, sink);
     __syncthreads();
 
@@ -151,13 +159,9 @@ __global__ void __launch_bounds__(THREADS, D <= 80 ? 3 : 2) prefill_mma(fb_atten
     if (HOLD)
 #pragma unroll
         for (int d = 0; d < D / 16; d++) fb_ldmatrix(q[HOLD ? d : 0], mine + d * 16);
-    /* How many positions rows g and g + 8 of this warp see, and the warp's last one. */
-    int own = item + warp * 16,
-        see[2] = {fb_item_position(a, past, own + g) + 1, fb_item_position(a, past, own + g + 8) + 1};
-    int least = fb_item_position(a, past, own) + 1, furthest = fb_item_position(a, past, own + 15) + 1;
-    fb_sight sight[2];
-    if (RING)
-        for (int h = 0; h < 2; h++) sight[h] = fb_sight_of(a.slots, see[h] - 1);
+    K *own = queries + warp * 16 * S;
+    /* How many positions the warp's first and last item see. */
+    int least = position_of<K, D>(own, 0) + 1, furthest = position_of<K, D>(own, 15) + 1;
     float out[D / 8][4], most[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0}, scale = a.scale * LOG2_E;
 #pragma unroll
     for (int d = 0; d < D / 8; d++)
@@ -209,16 +213,21 @@ __global__ void __launch_bounds__(THREADS, D <= 80 ? 3 : 2) prefill_mma(fb_atten
 #pragma unroll
                 for (int i = 0; i < 4; i++) s[n][i] *= scale;
             if (RING ? here_slots < N || !fb_all_see(a.slots, least - 1, furthest - 1, first, first + N)
-                     : first + N > least)
+                     : first + N > least) {
+                int at[2] = {position_of<K, D>(own, g), position_of<K, D>(own, g + 8)};
+                fb_sight sight[2];
+                if (RING)
+                    for (int h = 0; h < 2; h++) sight[h] = fb_sight_of(a.slots, at[h]);
 #pragma unroll
                 for (int n = 0; n < N / 8; n++)
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
                         int col = n * 8 + t * 2 + i % 2;
                         if (RING ? col >= here_slots || !fb_sees(a.slots, sight[i / 2], first + col)
-                                 : first + col >= see[i / 2])
+                                 : first + col > at[i / 2])
                             s[n][i] = -INFINITY;
                     }
+            }
 #pragma unroll
             for (int n = 0; n < N / 8; n++)
 #pragma unroll
@@ -267,7 +276,7 @@ __global__ void __launch_bounds__(THREADS, D <= 80 ? 3 : 2) prefill_mma(fb_atten
     for (int h = 0; h < 2; h++) {
         total[h] += __shfl_xor_sync(FB_ALL, total[h], 1);
         total[h] += __shfl_xor_sync(FB_ALL, total[h], 2);
-        int n = own + g + 8 * h;
+        int n = item + warp * 16 + g + 8 * h;
         if (n >= items) continue;
         float inverse = 1.0f / total[h];
         int64_t at = fb_item_out(a, kv_head, n);
@@ -344,15 +353,18 @@ template <int D, int R, bool RING> __global__ void __launch_bounds__(SIDE *SIDE)
     int count = RING ? fb_count(a.slots, newest) : newest + 1;
     int first = RING ? seen_tile<KEYS>(a, oldest, newest, 0) : 0;
     bool sink = RING && first < a.second; /* whose queries are loaded */
-    const uint8_t *cache = fb_cache_of(a);
     int64_t head = kv_head * a.capacity * a.width;
+    /* Registers are scarce: each one more could cost a block on every multiprocessor. */
+    __shared__ int position[SIDE * R]; /* of the items */
+    __shared__ const uint8_t *cache;
+    if (threadIdx.x == 0) cache = fb_cache_of(a);
+    if (threadIdx.x < SIDE * R) position[threadIdx.x] = fb_item_position(a, past, item + (int)threadIdx.x);
     widen_queries<D, R>(q, a, kv_head, item, sink);
-    int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE, see[R];
+    int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
     float most[R], total[R];
     float4 out[R][Q];
 #pragma unroll
     for (int r = 0; r < R; r++) {
-        see[r] = fb_item_position(a, past, item + ty * R + r) + 1;
         most[r] = -INFINITY;
         total[r] = 0;
 #pragma unroll
@@ -381,13 +393,14 @@ template <int D, int R, bool RING> __global__ void __launch_bounds__(SIDE *SIDE)
         }
 #pragma unroll
         for (int r = 0; r < R; r++) {
+            const int at = position[ty * R + r];
             if (RING) {
-                fb_sight sight = fb_sight_of(a.slots, see[r] - 1);
+                fb_sight sight = fb_sight_of(a.slots, at);
                 if (tx >= n || !fb_sees(a.slots, sight, first + tx)) s[r][0] = -INFINITY;
                 if (tx + SIDE >= n || !fb_sees(a.slots, sight, first + tx + SIDE)) s[r][1] = -INFINITY;
             } else {
-                if (first + tx >= see[r]) s[r][0] = -INFINITY;
-                if (first + tx + SIDE >= see[r]) s[r][1] = -INFINITY;
+                if (first + tx > at) s[r][0] = -INFINITY;
+                if (first + tx + SIDE > at) s[r][1] = -INFINITY;
             }
             float now = fmaxf(most[r], fmaxf(s[r][0], s[r][1]));
 #pragma unroll
