@@ -615,6 +615,20 @@ static void near(const fb_call *call, const fb_view *have, const fb_view *truth)
         }
 }
 
+/* attn_flash against the reference. */
+static void check_flash(fb_call *call) {
+    const fb_view *out = &call->out[0];
+    fb_view truth = view(FB_F64, out->heads, out->width, 0);
+    fb_call reference = *call;
+    reference.out[0] = truth;
+    reference.rows = rows;
+    float *scratch = take(4 * fb_attention_scratch(out->width, call->kv.capacity));
+    fb_cpu_kernels_ref[FB_OP_ATTN_FLASH](&reference, &(fb_lane){0, 1, scratch});
+    poison(out);
+    run(FB_OP_ATTN_FLASH, *call);
+    near(call, out, &truth);
+}
+
 static void attention(void **state) {
     (void)state;
     for (int i = 0; i < 2 * SHAPES; i++)
@@ -626,19 +640,30 @@ static void attention(void **state) {
                                 .kv = cache((fb_dtype)c, s, row, true),
                                 .attr.scale = i % 2 ? 1 : 0.2f,
                                 .row = row};
-                fb_view want = plain_attention(&call), truth = view(FB_F64, s->heads, s->width, 0);
+                fb_view want = plain_attention(&call);
                 call.out[0] = view(t, s->heads, s->width, 1);
                 run(FB_OP_ATTN_ROWS, call);
                 same("attn_rows", &call.out[0], &want);
-                fb_call reference = call;
-                reference.out[0] = truth;
-                reference.rows = rows;
-                float *scratch = take(4 * fb_attention_scratch(s->width, call.kv.capacity));
-                fb_cpu_kernels_ref[FB_OP_ATTN_FLASH](&reference, &(fb_lane){0, 1, scratch});
-                poison(&call.out[0]);
-                run(FB_OP_ATTN_FLASH, call);
-                near(&call, &call.out[0], &truth);
+                check_flash(&call);
             }
+}
+
+/* Of a cache of more than 4096 positions, items of a decode share their keys: two, four or eight at a time.
+ */
+static void long_caches(void **state) {
+    (void)state;
+    static const struct shape one = {1, 1, 16, 0, 4200}, group = {4, 1, 24, 0, 4225};
+    static const int64_t a_few[] = {1, 2, 5, 0};
+    FOR_ROWS(a_few) FOR_ACTS(t) {
+        const struct shape *s = rows == 1 ? &group : &one;
+        const fb_row *row = rows_at(s->position, WITH_GAPS);
+        fb_call call = {.in = {filled(t, s->heads, s->width, 2)},
+                        .out = {view(t, s->heads, s->width, 1)},
+                        .kv = cache(t, s, row, true),
+                        .attr.scale = 0.2f,
+                        .row = row};
+        check_flash(&call);
+    }
 }
 
 /* ---- coverage
@@ -666,19 +691,13 @@ int main(void) {
      * segment. (test_linear has more multiprocessors, and so several blocks.) */
     setenv("FUSEBOX_EMULATE_SMS", "1", 0);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(elementwise),
-        cmocka_unit_test(add_norm),
-        cmocka_unit_test(linear_group),
-        cmocka_unit_test(quantised_group),
-        cmocka_unit_test(several_types),
-        cmocka_unit_test(one_difference),
-        cmocka_unit_test(head_ties),
-        cmocka_unit_test(head_quantised),
-        cmocka_unit_test(head_edges),
-        cmocka_unit_test(rope_kv),
-        cmocka_unit_test(joint_projection),
-        cmocka_unit_test(attention),
-        cmocka_unit_test(every_op_was_launched),
+        cmocka_unit_test(elementwise),      cmocka_unit_test(add_norm),
+        cmocka_unit_test(linear_group),     cmocka_unit_test(quantised_group),
+        cmocka_unit_test(several_types),    cmocka_unit_test(one_difference),
+        cmocka_unit_test(head_ties),        cmocka_unit_test(head_quantised),
+        cmocka_unit_test(head_edges),       cmocka_unit_test(rope_kv),
+        cmocka_unit_test(joint_projection), cmocka_unit_test(attention),
+        cmocka_unit_test(long_caches),      cmocka_unit_test(every_op_was_launched),
     };
     return cuda_run_group("fused", tests, sizeof tests / sizeof *tests, start);
 }
