@@ -3,7 +3,7 @@ SHELL := /bin/bash
 ifneq ($(FUZZ),)
 CC := clang
 endif
-BUILD ?= build$(if $(SAN),/san)$(if $(FUZZ),/fuzz)
+BUILD ?= build$(if $(SAN),/san)$(if $(TSAN),/tsan)$(if $(FUZZ),/fuzz)
 PREFIX ?= /usr/local
 DESTDIR ?=
 

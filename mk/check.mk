@@ -1,4 +1,5 @@
-##  make test-san   the suite under the sanitizers only
+##  make test-san   the suite under AddressSanitizer and UndefinedBehaviorSanitizer only
+##  make test-tsan  sessions in many threads, under ThreadSanitizer
 ##  make test-unit  the cmocka programs and the checks of the command line only, without a sanitizer
 ##  make fuzz       each fuzz target for FUZZ_SECONDS (300), in build/fuzz
 ##  make soak       one stream of SOAK_TOKENS (1000000): memory, speed and text stay as they were; a quarter of an hour
@@ -42,15 +43,18 @@ $(FUZZ_TARGETS): $(BUILD)/%: $(BUILD)/obj/tests/fuzz/%.o $(FUZZ_LIB_OBJ)
 -include $(TEST_OBJ:.o=.d) $(SUPPORT_OBJ:.o=.d) $(FUZZ_OBJ:.o=.d)
 
 # ---- what a person calls: tests/run.sh builds what it runs, in the order of its arguments ---------------------------
-.PHONY: test test-unit test-san fuzz soak tests fuzzers fmt lint
+.PHONY: test test-unit test-san test-tsan fuzz soak tests fuzzers fmt lint
 test: $(TEST_DEPS)
-	+@MAKE="$(MAKE)" BUILD="$(BUILD)" bash tests/run.sh unit install fuzz san lint
+	+@MAKE="$(MAKE)" BUILD="$(BUILD)" bash tests/run.sh unit install fuzz san tsan lint
 
 test-unit: $(TEST_DEPS)
 	+@MAKE="$(MAKE)" BUILD="$(BUILD)" bash tests/run.sh unit
 
 test-san: $(TEST_DEPS)
 	+@MAKE="$(MAKE)" BUILD="$(BUILD)" bash tests/run.sh san
+
+test-tsan: $(TEST_DEPS)
+	+@MAKE="$(MAKE)" BUILD="$(BUILD)" bash tests/run.sh tsan
 
 fuzz: $(TEST_DEPS)
 	+@MAKE="$(MAKE)" FUZZ_SECONDS=$(FUZZ_SECONDS) BUILD="$(BUILD)" bash tests/run.sh fuzz

@@ -7,7 +7,7 @@ NVCC      ?= $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nv
 ifeq ($(CUDA),0)
 override NVCC :=
 endif
-ifneq ($(SAN)$(FUZZ),)
+ifneq ($(INSTRUMENTED),)
 override NVCC :=
 endif
 
@@ -39,7 +39,7 @@ $(BUILD)/libfusebox_cuda.so: $(CUDA_OBJ) $(CUDA_HOST_OBJ) $(LIB_STATIC)
 EMULATED_SRC := $(filter-out src/backend/cuda/device.cu,$(CUDA_SRC)) $(sort $(wildcard tests/support/emulate/*.cpp))
 EMULATED_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(EMULATED_SRC))
 # Not under the sanitizers, which do not follow its changes of stack.
-LIB_EMULATED := $(if $(SAN)$(FUZZ),,$(if $(filter x86_64,$(ARCH)),$(BUILD)/tests/libfusebox_cuda_emulated.so))
+LIB_EMULATED := $(if $(INSTRUMENTED),,$(if $(filter x86_64,$(ARCH)),$(BUILD)/tests/libfusebox_cuda_emulated.so))
 
 $(BUILD)/obj/emulated/%.o: % | $(DEPS)
 	@mkdir -p $(@D)

@@ -5,6 +5,7 @@
 #     install   the library as somebody else sees it: installed, found by pkg-config, its example built and run
 #     fuzz      each libFuzzer target for FUZZ_SECONDS (5)
 #     san       unit under AddressSanitizer and UndefinedBehaviorSanitizer
+#     tsan      run/test_threads under ThreadSanitizer
 #     lint      layout and static checks
 #
 # A program that passes is one line; one that fails shows its output. The last line is `N passed, N failed`, which
@@ -189,6 +190,22 @@ san_stage() {
     fi
 }
 
+# Addresses as the sanitizer expects them: with many random bits it refuses to start.
+tsan_stage() {
+    local compiler fixed=
+    setarch "$(uname -m)" -R true 2>/dev/null && fixed="setarch $(uname -m) -R"
+    for compiler in clang "${CC:-cc}"; do
+        can_link "$compiler" -fsanitize=thread && $fixed "$scratch/probe" && break
+        compiler=
+    done
+    if [ -z "$compiler" ]; then
+        echo "# tsan: not run: no compiler here has ThreadSanitizer"
+        return
+    fi
+    build "$BUILD/tsan" TSAN=1 CC="$compiler" "$BUILD/tsan/tests/run/test_threads" || { bad "tsan: build"; return; }
+    program "tsan: run/test_threads" $fixed "$BUILD/tsan/tests/run/test_threads"
+}
+
 fuzz_stage() {
     local source name
     if ! can_link clang -fsanitize=fuzzer; then
@@ -218,9 +235,10 @@ for stage; do
     install) install_stage ;;
     fuzz) fuzz_stage ;;
     san) san_stage ;;
+    tsan) tsan_stage ;;
     lint) check "lint" "$MAKE" --no-print-directory -s BUILD="$BUILD" lint ;;
     *)
-        echo "tests/run.sh: unknown stage: $stage (unit, install, fuzz, san, lint)" >&2
+        echo "tests/run.sh: unknown stage: $stage (unit, install, fuzz, san, tsan, lint)" >&2
         exit 2
         ;;
     esac
