@@ -6,13 +6,15 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include <mutex>
+
 #define MOST_THREADS 1024 /* of a block */
 #define MOST_ALL     (40 * MOST_THREADS)
 #define STACK_BYTES  (128 << 10)
 #define INVALID      1 /* cudaErrorInvalidValue */
 
 fb_emulated_place fb_emulated_now;
-std::vector<std::function<int()>> *fb_emulated_recording;
+__thread std::vector<std::function<int()>> *fb_emulated_recording;
 
 namespace {
 
@@ -26,6 +28,10 @@ struct thread {
     uint64_t words[32];
     fb_emulated_place place;
 };
+
+/* Held by the host's thread whose launch runs: all below, and the static variables that are shared memory,
+ * belong to that launch. */
+std::mutex device;
 
 thread threads[MOST_ALL];
 uint64_t left[MOST_ALL]; /* what each thread brought to its warp's meeting */
@@ -206,6 +212,7 @@ const uint64_t *fb_emulated_warp_meet(uint32_t mask, uint64_t word) {
 
 int fb_emulated_launch(bool together, dim3 grid, dim3 block, size_t shared_bytes, int shared_limit,
                        const std::function<void()> &thread) {
+    std::lock_guard<std::mutex> mine(device);
     long long blocks = (long long)grid.x * grid.y * grid.z;
     count = (int)(block.x * block.y * block.z);
     if (count < 1 || count > MOST_THREADS || (long long)shared_bytes > shared_limit || !blocks ||

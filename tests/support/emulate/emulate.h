@@ -3,7 +3,7 @@
  * it meets others (at __syncthreads, or at an instruction of its warp), then the next one goes on. Slow, and
  * good for one thing: to see what a kernel computes where there is no GPU. Shared memory is NaN at the start
  * of a block. What only timing shows (races, missing barriers) it does not see; compute-sanitizer on a GPU
- * does. */
+ * does. Threads of the host may launch at the same time: the device runs one launch after the other. */
 #ifndef FB_TESTS_EMULATE_H
 #define FB_TESTS_EMULATE_H
 
@@ -77,8 +77,8 @@ int fb_emulated_launch(bool together, dim3 grid, dim3 block, size_t shared_bytes
  * ever. */
 void fb_emulated_yield(bool idle);
 
-/* While a graph is recorded, its steps; else NULL. */
-extern std::vector<std::function<int()>> *fb_emulated_recording;
+/* While this thread records a graph, its steps; else NULL. */
+extern __thread std::vector<std::function<int()>> *fb_emulated_recording;
 
 template <class... P, class... A>
 static inline int fb_emulated_call(bool together, int shared_limit, dim3 grid, dim3 block,

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <map>
+#include <mutex>
 #include <vector>
 
 #include "backend/cuda/gpu.h"
@@ -21,6 +22,7 @@ struct fb_gpu_graph {
     std::vector<std::function<int()>> steps;
 };
 
+static std::mutex memory_lock; /* of the two below */
 static std::map<void *, int64_t> taken;
 static int64_t taken_bytes;
 
@@ -37,7 +39,7 @@ static long setting(const char *name, long fallback) {
 
 static fb_status may_fail(const char *what, fb_error *err) {
     static const long fails = setting("FUSEBOX_EMULATE_FAIL", 0);
-    if (++fb_emulated_calls == fails)
+    if (__atomic_add_fetch(&fb_emulated_calls, 1, __ATOMIC_RELAXED) == fails)
         return fb_fail(err, FB_ERROR_SYSTEM, "cuda: %s: the emulated device is lost", what);
     return FB_OK;
 }
@@ -71,6 +73,7 @@ fb_status fb_gpu_describe(int32_t index, fb_gpu_info *info, fb_error *err) {
     snprintf(info->name, sizeof info->name, "Emulated GPU");
     info->limits = limits();
     info->memory = setting("FUSEBOX_EMULATE_MEMORY", 1l << 34);
+    std::lock_guard<std::mutex> mine(memory_lock);
     info->memory_free = info->memory - taken_bytes;
     info->driver = info->runtime = 13000;
     return FB_OK;
@@ -100,6 +103,7 @@ fb_status fb_gpu_take(fb_gpu *gpu, const char *what, int64_t bytes, void **out, 
     (void)gpu;
     *out = NULL;
     FB_TRY(may_fail(what, err));
+    std::lock_guard<std::mutex> mine(memory_lock);
     if (taken_bytes + bytes > setting("FUSEBOX_EMULATE_MEMORY", 1l << 34))
         return fb_fail(err, FB_ERROR_MEMORY, "cuda: %s: %.1f MiB of device memory", what,
                        (double)bytes / (1 << 20));
@@ -113,6 +117,7 @@ fb_status fb_gpu_take(fb_gpu *gpu, const char *what, int64_t bytes, void **out, 
 void fb_gpu_give(fb_gpu *gpu, void *memory) {
     (void)gpu;
     if (!memory) return;
+    std::lock_guard<std::mutex> mine(memory_lock);
     taken_bytes -= taken[memory];
     taken.erase(memory);
     free(memory);
@@ -167,7 +172,7 @@ fb_status fb_gpu_record_end(fb_gpu *, fb_gpu_graph **graph, fb_error *err) {
     fb_status status = may_fail("recording a graph", err);
     if (status == FB_OK) {
         *graph = new fb_gpu_graph{*steps};
-        fb_emulated_graphs++;
+        __atomic_add_fetch(&fb_emulated_graphs, 1, __ATOMIC_RELAXED);
     }
     delete steps;
     return status;
