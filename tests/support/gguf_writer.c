@@ -71,6 +71,10 @@ void fbt_gguf_tensor(fbt_bytes *bytes, const char *name, uint32_t dims, const ui
 }
 
 void fbt_gguf_data(fbt_bytes *bytes, size_t alignment, size_t size) {
-    while (bytes->size % alignment) fbt_put(bytes, "", 1);
-    for (size_t i = 0; i < size; i++) fbt_put(bytes, &(uint8_t){(uint8_t)i}, 1);
+    size_t padding = (alignment - bytes->size % alignment) % alignment;
+    uint8_t *data = calloc(1, padding + size + 1);
+    assert_non_null(data);
+    for (size_t i = 0; i < size; i++) data[padding + i] = (uint8_t)i;
+    fbt_put(bytes, data, padding + size);
+    free(data);
 }
