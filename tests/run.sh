@@ -110,10 +110,9 @@ unit() { # unit DIR LABEL ARGUMENT...
     scripts=$(find tests/cli -name '*.sh' ! -name lib.sh | sort)
     if [ "$label" = san ]; then
         echo "# san: backend/cuda: not run: the emulated device changes stacks, which the sanitizers do not follow"
-        echo "# san: backend/cpu/test_fused*, verify/test_fusion: not run: two minutes each; kernel tests end at pages that may not be touched"
         echo "# san: cli/cuda.sh, cli/step.sh, cli/stream_oz.sh: not run: the first two for the same reason, the last is minutes of what stream.sh does"
         echo "# san: run/test_soak: not run: memory and times of a long stream, which here are not the program's own"
-        sources=$(grep -vE 'backend/cuda/|backend/cpu/test_fused|verify/test_fusion|run/test_soak' <<<"$sources")
+        sources=$(grep -vE 'backend/cuda/|run/test_soak' <<<"$sources")
         scripts=$(grep -vE 'cli/(cuda|step|stream_oz)\.sh' <<<"$scripts")
         run_early "$label" "$dir" <<<"$sources"$'\n'"$(grep -vE 'cli/(bench|plan|profile)' <<<"$scripts")"
     else # where times count, or threads, programs run alone; the soak compares times side by side, and takes long

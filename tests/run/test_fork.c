@@ -7,17 +7,6 @@
 
 #include "support/support.h"
 
-#if defined(__SANITIZE_ADDRESS__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#ifndef SANITIZED
-#define SANITIZED 0
-#endif
-
 static fb_model *model;
 
 static int open_model(void **state) {
@@ -86,7 +75,7 @@ static long pages(int number) {
 /* Without memory for the copy a step fails, and nothing else: it can be tried again. */
 static void no_memory_for_the_copy(void **state) {
     (void)state;
-    if (SANITIZED) skip(); /* which take address space as they like */
+    if (FBT_SANITIZED) skip(); /* which take address space as they like */
     fb_session_options o;
     fb_error err;
     fb_session_options_default(&o);
@@ -111,7 +100,7 @@ static void no_memory_for_the_copy(void **state) {
 /* A copy has what the tokens so far have written: pages beyond are not touched. */
 static void copies_what_is_there(void **state) {
     (void)state;
-    if (SANITIZED) skip();
+    if (FBT_SANITIZED) skip();
     fb_session_options o;
     fb_error err;
     fb_session_options_default(&o);

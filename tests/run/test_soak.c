@@ -11,17 +11,6 @@
 #include "bench/bench.h"
 #include "support/support.h"
 
-#if defined(__SANITIZE_ADDRESS__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#ifndef SANITIZED
-#define SANITIZED 0
-#endif
-
 enum { SINKS = 4, WINDOW = 252, TIMED = 1000, BLOCK = 40, LOOK_EVERY = 10000, RETRIES = 3 };
 /* A passage is long enough that its end knows nothing from before it but the sinks: through eight layers a
  * token sees eight windows. */
@@ -38,7 +27,7 @@ enum { PASSAGE = 3200, COMPARED = 1000 };
 #define REPLAY_LIMIT 0.001
 
 /* The sanitizers take ten times as long, and a memory of their own. */
-static int64_t count = SANITIZED ? 5000 : 100000;
+static int64_t count = FBT_SANITIZED ? 5000 : 100000;
 
 static fb_model *model;
 
@@ -182,7 +171,7 @@ static void memory_is_flat(void **state) {
     (void)state;
     print_message("# resident: %.2f MB when the cache was full, then %.2f to %.2f MB\n", (double)memory / 1e6,
                   (double)least / 1e6, (double)most / 1e6);
-    if (SANITIZED) skip();
+    if (FBT_SANITIZED) skip();
     assert_true(memory > 0);
     assert_true(most - memory <= MEMORY_LIMIT);
     assert_true(memory - least <= MEMORY_LIMIT);
@@ -239,7 +228,7 @@ static double side_by_side(void) {
 
 static void speed_is_flat(void **state) {
     (void)state;
-    if (SANITIZED) skip();
+    if (FBT_SANITIZED) skip();
     double a = undisturbed(first, TIMED), b = undisturbed(last, TIMED), ratio = b / a;
     print_message("# ms a step: %.4f when the cache was full, %.4f after %lld tokens\n", a * 1e3, b * 1e3,
                   (long long)count);

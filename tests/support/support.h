@@ -91,6 +91,24 @@ double fbt_random_uniform(fbt_random *random, double low, double high); /* [low,
 void fbt_random_blocks(fbt_random *random, fb_dtype dtype, int64_t count, double deviation, void *blocks);
 double fbt_random_normal(fbt_random *random); /* mean 0, variance 1 */
 
+/* ---- sanitizers ---------------------------------------------------------------------------------------- */
+
+/* Whether this is a build with a sanitizer: gcc and clang say so in different words. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define FBT_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define FBT_SANITIZED 1
+#endif
+#endif
+#ifndef FBT_SANITIZED
+#define FBT_SANITIZED 0
+#endif
+
+/* Where a case takes ten times as long, one in `every` is enough: true for the others, in a build with a
+ * sanitizer; else false. A prime number meets all of several nested loops. */
+bool fbt_passes_over(int every);
+
 /* ---- guarded buffers ----------------------------------------------------------------------------------- */
 
 /* A buffer between two bands of a known pattern. Its contents are 0xff bytes: NaN as F64, F32, F16 and BF16

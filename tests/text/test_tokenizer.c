@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "file/json.h"
+#include "support/support.h"
 
 #define DATA "tests/data/tokenizer/"
 
@@ -250,11 +251,7 @@ static void check_speed(const fb_tokenizer *tokenizer, const char *unit) {
         fb_free(ids);
     }
     free(text);
-#ifdef __SANITIZE_ADDRESS__
-    double limit = 2.0;
-#else
-    double limit = 0.2;
-#endif
+    double limit = FBT_SANITIZED ? 2.0 : 0.2;
     if (taken[0] > limit || taken[1] > 3 * taken[0] + limit / 2)
         fail_msg("\"%.20s\": %.3f s, twice as much: %.3f s (at most %.1f s)", unit, taken[0], taken[1],
                  limit);

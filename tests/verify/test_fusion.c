@@ -63,13 +63,6 @@ static int64_t fuses_of(const expected_calls *e) {
     return count;
 }
 
-static fb_model *open_model(const char *path) {
-    fb_model *model;
-    fb_error err;
-    assert_ok(fb_model_open(path, &model, &err), &err);
-    return model;
-}
-
 /* ---- the proof ---- */
 
 static void check_row(const expected_calls *e, const fb_fusion_row *row, bool exact, fb_dtype act) {
@@ -90,7 +83,7 @@ static void check_row(const expected_calls *e, const fb_fusion_row *row, bool ex
 }
 
 static void prove(const expected_calls *e, const fb_fusion_options *o) {
-    fb_model *model = open_model(e->model);
+    fb_model *model = fbt_model_open(e->model);
     fb_fusion_report *report;
     fb_error err;
     assert_ok(fb_verify_fusion(model, o, &report, &err), &err);
@@ -114,8 +107,9 @@ static void every_model(void **state) {
             for (int exact = 0; exact <= 1; exact++) {
                 /* The built-in model's float64 run takes seconds. */
                 if (strcmp(expected[i].model, FBT_STORYTELLER) == 0 &&
-                    (act == FB_BF16 || exact != (act == FB_F16)))
+                    (act == FB_BF16 || exact != (act == FB_F16) || FBT_SANITIZED))
                     continue;
+                if (fbt_passes_over(23)) continue;
                 fb_fusion_options o = {
                     .size = sizeof o, .threads = 2, .act = (fb_dtype)act, .exact = exact, .fuse = "auto"};
                 prove(&expected[i], &o);
@@ -129,10 +123,11 @@ static void every_isa(void **state) {
     static const char *const isas[] = {"avx512vnni", "avx512", "avx2", "portable"};
     for (size_t i = 0; i < sizeof isas / sizeof *isas; i++)
         for (int m = 0; m < MODELS; m += 4) {
+            if (fbt_passes_over(11)) continue;
             fb_session_options here = {.size = sizeof here, .isa = isas[i]};
             fb_fusion_options o = {
                 .size = sizeof o, .threads = 2, .act = FB_BF16, .exact = true, .isa = isas[i]};
-            fb_model *model = open_model(expected[m].model);
+            fb_model *model = fbt_model_open(expected[m].model);
             fb_session *session;
             fb_status status = fb_session_create(model, &here, &session, NULL);
             if (status == FB_OK) fb_session_free(session);
@@ -144,13 +139,13 @@ static void every_isa(void **state) {
 /* The reference kernels round results only: there the fuses are held to the tolerance. */
 static void reference_kernels(void **state) {
     (void)state;
-    for (int act = FB_F16; act <= FB_F64; act += 2) {
+    for (int act = FBT_SANITIZED ? FB_F64 : FB_F16; act <= FB_F64; act += 2) {
         fb_fusion_options o = {.size = sizeof o,
                                .threads = 1,
                                .act = (fb_dtype)act,
                                .isa = "ref",
                                .fuse = "swiglu_dual,norm_linear,add_norm"};
-        fb_model *model = open_model(G "llama-gqa-tied");
+        fb_model *model = fbt_model_open(G "llama-gqa-tied");
         fb_fusion_report *report;
         fb_error err;
         assert_ok(fb_verify_fusion(model, &o, &report, &err), &err);
@@ -164,7 +159,7 @@ static void reference_kernels(void **state) {
 
 static void specs(void **state) {
     (void)state;
-    fb_model *model = open_model(G "neox-parallel");
+    fb_model *model = fbt_model_open(G "neox-parallel");
     fb_fusion_report *report;
     fb_error err;
     fb_fusion_options o = {.size = sizeof o, .threads = 1, .fuse = "add_norm,bias_act"};
@@ -205,7 +200,7 @@ static void nan_fails(void **state) {
     uint8_t *bytes = fbt_file_read(path, &size);
     for (size_t i = size - 400; i < size; i += 2) bytes[i] = 0, bytes[i + 1] = 0x7e;
     fbt_file_write(path, bytes, size);
-    fb_model *model = open_model(dir);
+    fb_model *model = fbt_model_open(dir);
     fb_fusion_report *report;
     fb_error err;
     fb_fusion_options o = {.size = sizeof o, .threads = 1, .exact = true};
@@ -269,10 +264,12 @@ static void same_bits(fb_model *model, const char *name, const float *one, const
 static void threads_and_chunks(void **state) {
     (void)state;
     for (int m = 0; m < MODELS; m++) {
-        fb_model *model = open_model(expected[m].model);
+        if (FBT_SANITIZED && expected[m].layers > 3) continue;
+        fb_model *model = fbt_model_open(expected[m].model);
         for (int act = FB_F32; act <= FB_BF16; act++)
             for (int exact = 0; exact <= 1; exact++) {
                 if (expected[m].layers > 3 && exact) continue; /* enough of the larger one */
+                if (fbt_passes_over(3)) continue;
                 fb_session_options whole = {.size = sizeof whole,
                                             .threads = 1,
                                             .act = (fb_dtype)act,
@@ -305,12 +302,12 @@ static void again_and_again(void **state) {
     (void)state;
     static const char *const models[] = {G "neox-parallel", G "llama-gqa-tied", G "llama-llama3-bias"};
     for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
-        fb_model *model = open_model(models[m]);
+        fb_model *model = fbt_model_open(models[m]);
         fb_session_options plain = {.size = sizeof plain, .threads = 1, .fuse = "none"};
         int64_t vocab;
         float *base = run(model, plain, &vocab, NULL);
         for (int threads = 2; threads <= 3; threads++)
-            for (int i = 0; i < 20; i++) {
+            for (int i = 0; i < (FBT_SANITIZED ? 3 : 20); i++) {
                 fb_session_options other = plain;
                 other.threads = threads;
                 other.fuse = "all";
@@ -334,7 +331,7 @@ static void barriers(void **state) {
                 {G "llama-gqa-tied", 3, 4, 4},
                 {G "gpt2", 3, 6, 5}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        fb_model *model = open_model(rows[i].model);
+        fb_model *model = fbt_model_open(rows[i].model);
         fb_session_options o = {.size = sizeof o, .threads = 2, .fuse = "all"};
         int64_t vocab, plain, fused;
         free(run(model, o, &vocab, &fused));
