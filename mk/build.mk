@@ -84,8 +84,9 @@ $(BUILD)/.commit: look
 $(BUILD)/obj/base/version.o: CFLAGS_ALL += -DFB_COMMIT='"$(COMMIT)"'
 $(BUILD)/obj/base/version.o: $(BUILD)/.commit
 
-# The sanitizers' checks take minutes to optimise, and what they find does not depend on it.
-KERNEL_OPT := $(if $(INSTRUMENTED),-O1,-O3)
+# The sanitizers' checks take minutes to optimise, and what they find does not depend on it. Half of the time went into
+# checks that no address wraps around; what is read or written at such an address, AddressSanitizer sees.
+KERNEL_OPT := $(if $(INSTRUMENTED),-O1 $(if $(TSAN),,-fno-sanitize=pointer-overflow),-O3)
 
 define kernel_rule
 $(BUILD)/obj/backend/cpu/%.$(1).o: src/backend/cpu/%.c | $(DEPS)
