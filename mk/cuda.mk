@@ -45,7 +45,7 @@ $(BUILD)/obj/emulated/%.o: % | $(DEPS)
 	@mkdir -p $(@D)
 	$(call say,CXX,$< (emulated))
 	$(Q)$(CXX) -std=c++17 -D_GNU_SOURCE -O1 -g -ffp-contract=off -Wall -Wextra -Wno-unknown-pragmas -Wno-format-truncation -Wno-uninitialized -Wno-maybe-uninitialized -Werror -fPIC -fvisibility=hidden \
-	    -fsanitize=alignment -fsanitize-undefined-trap-on-error -DFB_EMULATED -Iinclude -Isrc -Itests -MMD -MP -x c++ -c $< -o $@
+	    -fsanitize=alignment -fsanitize-undefined-trap-on-error -DFB_EMULATED -Iinclude -Isrc -Itests -include tests/support/emulate/emulate.h -MMD -MP -x c++ -c $< -o $@
 
 $(BUILD)/tests/libfusebox_cuda_emulated.so: $(EMULATED_OBJ) $(CUDA_HOST_OBJ) $(LIB_STATIC)
 	@mkdir -p $(@D)

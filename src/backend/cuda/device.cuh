@@ -9,9 +9,7 @@
 #ifndef FB_BACKEND_CUDA_DEVICE_CUH
 #define FB_BACKEND_CUDA_DEVICE_CUH
 
-#ifdef FB_EMULATED
-#include "support/emulate/emulate.h"
-#else
+#ifndef FB_EMULATED /* else emulate.h was included first (mk/cuda.mk) */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
