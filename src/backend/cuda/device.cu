@@ -131,6 +131,7 @@ const fb_cuda_limits *fb_gpu_limits(const fb_gpu *gpu) { return &gpu->limits; }
 void fb_gpu_context(const fb_gpu *gpu, fb_cuda_context *cx) {
     *cx = {};
     cx->limits = &gpu->limits;
+    cx->device = gpu->index;
     cx->stream = gpu->stream;
     cx->blas = gpu->blas;
 }

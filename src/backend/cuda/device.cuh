@@ -171,24 +171,39 @@ FB_DEVICE void fb_let_next_start() {
     fb_emulated_call(false, (cx)->limits->shared_limit, grid, block, shared_bytes, kernel, __VA_ARGS__)
 #define FB_LAUNCH_TOGETHER(cx, grid, block, shared_bytes, kernel, ...)                                       \
     fb_emulated_call(true, (cx)->limits->shared_limit, grid, block, shared_bytes, kernel, __VA_ARGS__)
-template <class... P> static bool fb_fits_together(void (*)(P...), int, size_t) { return true; }
+#define FB_FITS_TOGETHER(cx, threads, shared_bytes, kernel) true
 #else
 extern __shared__ __align__(16) unsigned char fb_shared_memory[];
 #define FB_SHARED(type, name) type *name = (type *)fb_shared_memory
 
+/* Devices whose kernels are prepared once; those of others, for each launch anew. */
+#define FB_PREPARED_DEVICES   16
+
+/* Before its first launch on a device, a kernel gets all the dynamic shared memory that it could ask for
+ * (above 48 KiB, of which it may have declared some itself, it must be allowed to), so that no launch of
+ * another size changes what this one needs. And all kernels divide a multiprocessor's memory alike, so that
+ * they can run side by side. Threads that come here at the same time set the same values. */
+template <auto kernel> static cudaError_t fb_prepare(const fb_cuda_context *cx) {
+    static bool prepared[FB_PREPARED_DEVICES];
+    bool known = cx->device < FB_PREPARED_DEVICES;
+    if (known && __atomic_load_n(&prepared[cx->device], __ATOMIC_ACQUIRE)) return cudaSuccess;
+    const void *function = (const void *)kernel;
+    cudaFuncAttributes of;
+    cudaError_t code = cudaFuncGetAttributes(&of, function);
+    if (code == cudaSuccess)
+        code = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    cx->limits->shared_limit - (int)of.sharedSizeBytes);
+    if (code == cudaSuccess)
+        code = cudaFuncSetAttribute(function, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                    cudaSharedmemCarveoutMaxShared);
+    if (known && code == cudaSuccess) __atomic_store_n(&prepared[cx->device], true, __ATOMIC_RELEASE);
+    return code;
+}
+
 template <class... P, class... A>
 static int fb_launch(const fb_cuda_context *cx, bool together, dim3 grid, dim3 block, size_t shared_bytes,
-                     void (*kernel)(P...), A... args) {
-    /* Above 48 KiB, of which a kernel may have declared some itself, it must be asked for. */
-    if (shared_bytes > 47 * 1024) {
-        cudaError_t raised = cudaFuncSetAttribute(
-            (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
-        if (raised != cudaSuccess) return raised;
-    }
-    /* Kernels that divide a multiprocessor's memory alike can run side by side. */
-    cudaError_t divided = cudaFuncSetAttribute(
-        (const void *)kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-    if (divided != cudaSuccess) return divided;
+                     cudaError_t prepared, void (*kernel)(P...), A... args) {
+    if (prepared != cudaSuccess) return prepared;
     cudaLaunchAttribute how;
     if (together) {
         how.id = cudaLaunchAttributeCooperative;
@@ -209,23 +224,25 @@ static int fb_launch(const fb_cuda_context *cx, bool together, dim3 grid, dim3 b
 /* Launches kernel(…); the value is a cudaError_t. A kernel that is a template with commas stands in
  * parentheses. */
 #define FB_LAUNCH(cx, grid, block, shared_bytes, kernel, ...)                                                \
-    fb_launch(cx, false, grid, block, shared_bytes, kernel, __VA_ARGS__)
+    fb_launch(cx, false, grid, block, shared_bytes, fb_prepare<kernel>(cx), kernel, __VA_ARGS__)
 /* Whether a block of it fits on each multiprocessor, and it was compiled for sm_90 or later: a device that
  * none was compiled for gets the oldest one's, in which a kernel for newer ones is empty. */
-template <class... P> static bool fb_fits_together(void (*kernel)(P...), int threads, size_t shared_bytes) {
+template <auto kernel>
+static bool fb_fits_together(const fb_cuda_context *cx, int threads, size_t shared_bytes) {
     cudaFuncAttributes of;
     int blocks = 0;
     bool fits = cudaFuncGetAttributes(&of, (const void *)kernel) == cudaSuccess && of.ptxVersion >= 90 &&
-                cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     (int)shared_bytes) == cudaSuccess &&
+                fb_prepare<kernel>(cx) == cudaSuccess &&
                 cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, (const void *)kernel, threads,
                                                               shared_bytes) == cudaSuccess;
     if (!fits) cudaGetLastError(); /* which is no error of a launch to come */
     return fits && blocks > 0;
 }
+#define FB_FITS_TOGETHER(cx, threads, shared_bytes, kernel)                                                  \
+    fb_fits_together<kernel>(cx, threads, shared_bytes)
 /* The same where the blocks wait for each other: all of them run at once, or none. */
 #define FB_LAUNCH_TOGETHER(cx, grid, block, shared_bytes, kernel, ...)                                       \
-    fb_launch(cx, true, grid, block, shared_bytes, kernel, __VA_ARGS__)
+    fb_launch(cx, true, grid, block, shared_bytes, fb_prepare<kernel>(cx), kernel, __VA_ARGS__)
 #endif
 
 #endif

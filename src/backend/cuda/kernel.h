@@ -31,6 +31,7 @@ typedef struct fb_cuda_limits {
 
 typedef struct fb_cuda_context {
     const fb_cuda_limits *limits;
+    int32_t device;
     void *stream;              /* cudaStream_t */
     void *blas;                /* fb_cuda_blas_create's, or NULL */
     const double *frequencies; /* attr.frequencies on the device */

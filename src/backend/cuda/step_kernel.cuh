@@ -236,8 +236,9 @@ __global__ void __launch_bounds__(ST_THREADS, 1) st_kernel(const __grid_constant
 template <class W, class X, class T>
 static int st_launch(const fb_cuda_list *list, const st_rooms *rooms, const fb_cuda_context *cx) {
     if (!rooms)
-        return fb_fits_together(st_kernel<W, X, T>, ST_THREADS, (size_t)list->shared) ? 0
-                                                                                      : FB_CUDA_NOT_LISTED;
+        return FB_FITS_TOGETHER(cx, ST_THREADS, (size_t)list->shared, (st_kernel<W, X, T>))
+                   ? 0
+                   : FB_CUDA_NOT_LISTED;
     return FB_LAUNCH_TOGETHER(cx, dim3((unsigned)cx->limits->sms), dim3(ST_THREADS), (size_t)list->shared,
                               (st_kernel<W, X, T>), *rooms);
 }
