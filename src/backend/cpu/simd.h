@@ -230,27 +230,6 @@ FB_INLINE vf vf_get_any(fb_dtype t, const void *p, int64_t i, int64_t n, float f
     return t == FB_F16 ? vf_get_n(FB_F16, p, i, n, fill) : vf_get_n(FB_BF16, p, i, n, fill);
 }
 
-FB_INLINE float fb_get(fb_dtype t, const void *p, int64_t i) {
-    const uint8_t *at = vf_address(t, p, i);
-    if (t == FB_F32) {
-        float f;
-        memcpy(&f, at, sizeof f);
-        return f;
-    }
-    uint16_t h;
-    memcpy(&h, at, sizeof h);
-    return t == FB_F16 ? fb_f16_to_f32(h) : fb_bf16_to_f32(h);
-}
-
-FB_INLINE void fb_put(fb_dtype t, void *p, int64_t i, float f) {
-    void *at = (void *)(uintptr_t)vf_address(t, p, i);
-    uint16_t h = t == FB_F16 ? fb_f32_to_f16(f) : fb_f32_to_bf16(f);
-    if (t == FB_F32)
-        memcpy(at, &f, sizeof f);
-    else
-        memcpy(at, &h, sizeof h);
-}
-
 /* What storing as `t` and reading back would give. */
 FB_INLINE vf vf_rounded(fb_dtype t, vf v) {
     if (t == FB_F32) return v;

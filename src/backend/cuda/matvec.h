@@ -8,7 +8,6 @@
 #define MV_MOST_BLOCKS 1024 /* of head_argmax */
 #define MV_THREADS     512
 #define MV_WARPS       (MV_THREADS / FB_WARP)
-#define MV_LOG_WARPS   4
 #define MV_COPIERS     128         /* threads that bring x */
 #define MV_STEPS       8           /* chunks of a piece that a lane takes, at most */
 #define MV_STEPS_Q4    3           /* likewise, of Q4_0, of which a slot has two rows */
