@@ -7,13 +7,6 @@
 
 #include "support/support.h"
 
-static fb_model *open_model(const char *path) {
-    fb_error err;
-    fb_model *model;
-    assert_ok(fb_model_open(path, &model, &err), &err);
-    return model;
-}
-
 static fb_bench_options small(const char *const *specs, int32_t count) {
     fb_bench_options o;
     fb_bench_options_default(&o);
@@ -30,7 +23,7 @@ static fb_bench_options small(const char *const *specs, int32_t count) {
 
 static void ids_are_the_same_every_time(void **state) {
     (void)state;
-    fb_model *model = open_model(FBT_GOLDENS "/neox-parallel");
+    fb_model *model = fbt_model_open(FBT_GOLDENS "/neox-parallel");
     int32_t a[200], b[200];
     int64_t different = 0;
     fb_bench_ids(model, a, 200);
@@ -111,7 +104,7 @@ static void variants_agree_and_are_timed(void **state) {
     const char *specs[] = {"none", "all", "all,-qkv_up", "none"};
     for (const char *const *name = fbt_cases; *name; name++) {
         char *path = fbt_format("%s/%s", FBT_GOLDENS, *name);
-        fb_model *model = open_model(path);
+        fb_model *model = fbt_model_open(path);
         fb_bench_options o = small(specs, 4);
         o.exact = true;
         fb_bench_report *r;
@@ -148,7 +141,7 @@ static bool count_until(void *user, int64_t done, int64_t total) {
 static void owner_can_stop(void **state) {
     (void)state;
     const char *specs[] = {"none"};
-    fb_model *model = open_model(FBT_GOLDENS "/neox-parallel");
+    fb_model *model = fbt_model_open(FBT_GOLDENS "/neox-parallel");
     fb_bench_options o = small(specs, 1);
     int64_t calls = 0;
     o.on_progress = count_until;
@@ -165,7 +158,7 @@ static void owner_can_stop(void **state) {
 static void bad_options(void **state) {
     (void)state;
     const char *good[] = {"none"}, *bad[] = {"none", "nothing"};
-    fb_model *model = open_model(FBT_GOLDENS "/neox-parallel");
+    fb_model *model = fbt_model_open(FBT_GOLDENS "/neox-parallel");
     fb_bench_report *r;
     fb_error err;
     fb_bench_options o = small(bad, 2);
@@ -211,7 +204,7 @@ static void ops_are_those_that_apply(void **state) {
     static const char *const neox[] = {"head_screen", "head_argmax", "attn_flash", "rope_kv",
                                        "down_add",    "bias_act",    "qkv_up",     "norm_linear",
                                        "add3",        "add_norm",    NULL};
-    fb_model *model = open_model(FBT_GOLDENS "/neox-parallel");
+    fb_model *model = fbt_model_open(FBT_GOLDENS "/neox-parallel");
     fb_bench_ops_options o = small_ops();
     fb_bench_ops_report *r;
     fb_error err;
@@ -244,7 +237,7 @@ static double least(const double *samples, int64_t count) {
  * factor of three where ten or more are expected. */
 static void ops_count_what_is_replaced(void **state) {
     (void)state;
-    fb_model *model = open_model(FBT_STORYTELLER);
+    fb_model *model = fbt_model_open(FBT_STORYTELLER);
     fb_bench_ops_options o = small_ops();
     o.prompt = 32;
     o.gen = 1;

@@ -7,15 +7,6 @@
 
 enum { SINKS = 4, WINDOW = 12, REACH = SINKS + WINDOW, CONTEXT = 128 };
 
-static fb_model *open_model(const char *name) {
-    char *path = fbt_format("%s/%s", FBT_GOLDENS, name);
-    fb_error err;
-    fb_model *model;
-    assert_ok(fb_model_open(path, &model, &err), &err);
-    free(path);
-    return model;
-}
-
 static fb_bench_stream_options small(fb_cache_kind cache) {
     fb_bench_stream_options o;
     fb_bench_stream_options_default(&o);
@@ -28,7 +19,7 @@ static fb_bench_stream_options small(fb_cache_kind cache) {
 }
 
 static fb_bench_stream_report *run(const char *name, const fb_bench_stream_options *o) {
-    fb_model *model = open_model(name);
+    fb_model *model = fbt_golden_open(name);
     fb_bench_stream_report *r;
     fb_error err;
     assert_ok(fb_bench_stream_run(model, o, &r, &err), &err);
@@ -229,7 +220,7 @@ static bool count_until(void *user, int64_t done, int64_t total) {
 /* Whenever it wishes: in the check, in the stream, in a prompt, in a recomputation. */
 static void owner_can_stop(void **state) {
     (void)state;
-    fb_model *model = open_model("llama-gqa-tied");
+    fb_model *model = fbt_golden_open("llama-gqa-tied");
     watch all = {.stop_at = INT64_MAX};
     fb_bench_stream_options o = small(FB_CACHE_SINKS);
     fb_bench_stream_report *r;
@@ -252,7 +243,7 @@ static void owner_can_stop(void **state) {
 
 static void check_refused(const char *name, const fb_bench_stream_options *o, fb_status status,
                           const char *words) {
-    fb_model *model = open_model(name);
+    fb_model *model = fbt_golden_open(name);
     fb_bench_stream_report *r;
     fb_error err;
     assert_refused(fb_bench_stream_run(model, o, &r, &err), status, &err, words);

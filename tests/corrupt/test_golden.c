@@ -21,17 +21,8 @@ static const golden_damage rows[] = {
     {"NaN in float64", "logits_f64", 8, 8, {0, 0, 0, 0, 0, 0, 248, 127}, "logits_f64: element 1|nan"},
 };
 
-static fb_model *open_case(const char *name) {
-    char *dir = fbt_format(FBT_GOLDENS "/%s", name);
-    fb_model *model;
-    fb_error err;
-    assert_ok(fb_model_open(dir, &model, &err), &err);
-    free(dir);
-    return model;
-}
-
 static void require_golden_refused(const char *name, const char *path, const char *words) {
-    fb_model *model = open_case(name);
+    fb_model *model = fbt_golden_open(name);
     fb_verify_options options;
     fb_verify_options_default(&options);
     fb_verify_report *report = (fb_verify_report *)(uintptr_t)1;

@@ -7,11 +7,8 @@
 
 /* A checkpoint as if its matrices, as far as their rows are whole blocks, were packed. */
 static fb_model *open_packed(const char *name) {
-    char *path = fbt_format(FBT_GOLDENS "/%s", name);
-    fb_model *m;
+    fb_model *m = fbt_golden_open(name);
     fb_error err;
-    assert_ok(fb_model_open(path, &m, &err), &err);
-    free(path);
     const fb_program *p = &m->spec->program;
     for (int64_t i = 0; i < p->slot_count * p->layers; i++)
         if (!p->slots[i / p->layers].vector && m->weights[i].cols % 32 == 0)
@@ -171,10 +168,7 @@ static void float_dot(void **state) {
     static const char *const names[] = {"neox-parallel", "llama-mha", "gpt2"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         for (int fused = 0; fused < 2; fused++) {
-            char *path = fbt_format(FBT_GOLDENS "/%s", names[i]);
-            fb_model *m = open_packed(names[i]), *floats;
-            fb_error err;
-            assert_ok(fb_model_open(path, &floats, &err), &err);
+            fb_model *m = open_packed(names[i]), *floats = fbt_golden_open(names[i]);
             fb_plan *have = plan_of(m, fused ? FB_FUSE_ALL : 0, true, true),
                     *want = plan_of(floats, fused ? FB_FUSE_ALL : 0, true, false);
             assert_int_equal(quantizes(&have->program), 0);
@@ -194,7 +188,6 @@ static void float_dot(void **state) {
             free(want);
             fb_model_free(m);
             fb_model_free(floats);
-            free(path);
         }
 }
 

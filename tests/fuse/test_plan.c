@@ -77,15 +77,6 @@ static const char *const models[] = {"neox-parallel",  "neox-serial",       "neo
                                      "gpt2",           "gpt2-inner"};
 enum { MODELS = sizeof models / sizeof *models };
 
-static fb_model *open_model(const char *name) {
-    char *path = fbt_format(FBT_GOLDENS "/%s", name);
-    fb_model *model;
-    fb_error err;
-    assert_ok(fb_model_open(path, &model, &err), &err);
-    free(path);
-    return model;
-}
-
 /* Whatever is switched on, what comes out is a program: laid out, and every op of the body once a layer. */
 static void any_subset_is_a_program(void **state) {
     (void)state;
@@ -93,7 +84,7 @@ static void any_subset_is_a_program(void **state) {
     fb_plan *plan = malloc(sizeof *plan);
     assert_non_null(plan);
     for (int m = 0; m < MODELS; m++) {
-        fb_model *model = open_model(models[m]);
+        fb_model *model = fbt_golden_open(models[m]);
         for (int i = 0; i < 300; i++) {
             fb_plan_options options = {.fuses = (uint32_t)fbt_random_bits(&random) & FB_FUSE_ALL,
                                        .exact = fbt_random_below(&random, 2),
@@ -150,7 +141,7 @@ static void any_subset_gives_the_same_bits(void **state) {
     (void)state;
     fbt_random random = fbt_random_start(32);
     for (int m = 0; m < MODELS; m++) {
-        fb_model *model = open_model(models[m]);
+        fb_model *model = fbt_golden_open(models[m]);
         for (int act = FB_F32; act <= FB_BF16; act++) {
             int64_t count;
             float *plain = logits_of(model, "none", (fb_dtype)act, &count);
@@ -196,7 +187,7 @@ static void why_not(void **state) {
         {"gpt2", FB_FUSE_DOWN_ADD, false, NULL},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        fb_model *model = open_model(rows[i].model);
+        fb_model *model = fbt_golden_open(rows[i].model);
         const char *reason = fb_fuse_why_not(&model->spec->program, rows[i].fuse,
                                              &(fb_plan_options){.greedy = rows[i].greedy, .screen = true});
         if (!rows[i].words)

@@ -162,22 +162,13 @@ static fb_model *quantised(const fb_model *from, fb_dtype type, int64_t *correct
     return to;
 }
 
-static fb_model *golden(const char *name) {
-    char *path = fbt_format(FBT_GOLDENS "/%s", name);
-    fb_model *model;
-    fb_error err;
-    assert_ok(fb_model_open(path, &model, &err), &err);
-    free(path);
-    return model;
-}
-
 static void test_biases(void **state) {
     (void)state;
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
         for (int type = 0; type < 2; type++) {
             const model_case *c = &cases[k];
             int64_t corrected;
-            fb_model *from = golden(c->golden), *to = quantised(from, type ? FB_Q4_0 : FB_Q8_0, &corrected);
+            fb_model *from = fbt_golden_open(c->golden), *to = quantised(from, type ? FB_Q4_0 : FB_Q8_0, &corrected);
             int64_t changed = 0, layers = from->spec->program.layers;
             for (int64_t layer = 0; layer < layers; layer++)
                 for (const linear_case *l = c->linears; l->name; l++)
@@ -194,11 +185,11 @@ static void test_biases(void **state) {
 static void test_nothing(void **state) {
     (void)state;
     int64_t corrected;
-    fb_model *from = golden("llama-mha"), *to = quantised(from, FB_Q4_0, &corrected);
+    fb_model *from = fbt_golden_open("llama-mha"), *to = quantised(from, FB_Q4_0, &corrected);
     assert_int_equal(corrected, 0);
     fb_model_free(to);
     fb_model_free(from);
-    from = golden("neox-parallel");
+    from = fbt_golden_open("neox-parallel");
     to = quantised(from, FB_Q8_0, &corrected);
     fb_model_free(from);
     from = quantised(to, FB_Q4_0, &corrected);

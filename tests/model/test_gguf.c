@@ -10,31 +10,19 @@
 
 enum { TOKENS = 12, VOCAB = 320 };
 
-static fb_model *open_model(const char *path) {
-    fb_model *model;
-    fb_error err;
-    assert_ok(fb_model_open(path, &model, &err), &err);
-    return model;
-}
-
 static fb_model *open_gguf(const char *name) {
     char *path = fbt_format("tests/data/gguf/%s.gguf", name);
-    fb_model *model = open_model(path);
+    fb_model *model = fbt_model_open(path);
     free(path);
     return model;
 }
 
 /* The checkpoint; one with another activation than a GGUF file of its architecture stands for gets that. */
 static fb_model *open_directory(const char *name, const char *key, const char *activation) {
-    if (!key) {
-        char *path = fbt_format(FBT_GOLDENS "/%s", name);
-        fb_model *model = open_model(path);
-        free(path);
-        return model;
-    }
+    if (!key) return fbt_golden_open(name);
     char *dir = fbt_dir_from_golden(name), *config = fbt_format("%s/config.json", dir);
     fbt_json_set(config, key, activation);
-    fb_model *model = open_model(dir);
+    fb_model *model = fbt_model_open(dir);
     free(config);
     fbt_dir_remove(dir);
     return model;

@@ -26,20 +26,6 @@ static int remove_dir(void **state) {
     return 0;
 }
 
-static fb_model *open_model(const char *from) {
-    fb_model *model;
-    fb_error err;
-    assert_ok(fb_model_open(from, &model, &err), &err);
-    return model;
-}
-
-static fb_model *open_golden(const char *name) {
-    char *from = fbt_format(FBT_GOLDENS "/%s", name);
-    fb_model *model = open_model(from);
-    free(from);
-    return model;
-}
-
 static fb_quantize_report *write_model(const fb_model *model, fb_dtype type, fb_dtype head) {
     fb_quantize_options options;
     fb_quantize_report *report;
@@ -110,11 +96,11 @@ static void test_weights(void **state) {
     static const fb_dtype types[][2] = {{FB_F16, FB_F16}, {FB_Q8_0, FB_F16}, {FB_Q4_0, FB_Q8_0}};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
         for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
-            fb_model *from = open_golden(cases[c]);
+            fb_model *from = fbt_golden_open(cases[c]);
             const fb_program *p = &from->spec->program;
             fb_dtype type = types[t][0], head = from->spec->hyper.tied ? type : types[t][1];
             fb_quantize_report *report = write_model(from, type, head);
-            fb_model *got = open_model(path);
+            fb_model *got = fbt_model_open(path);
             assert_int_equal(report->weights, from->info.parameters);
             fb_quantize_free(report);
             for (int32_t s = 0; s < p->slot_count; s++)
@@ -132,13 +118,13 @@ static void test_weights(void **state) {
 /* The type of the head counts for an embedding that is the head, too. */
 static void test_tied_head(void **state) {
     (void)state;
-    fb_model *from = open_golden("llama-gqa-tied");
+    fb_model *from = fbt_golden_open("llama-gqa-tied");
     fb_quantize_report *report = write_model(from, FB_Q4_0, FB_Q8_0);
     assert_int_equal(kind_of(report, "token_embd.weight")->type, FB_Q8_0);
     assert_int_equal(kind_of(report, "ffn_up.weight")->type, FB_Q4_0);
     fb_quantize_free(report);
     fb_model_free(from);
-    from = open_golden("llama-mha");
+    from = fbt_golden_open("llama-mha");
     report = write_model(from, FB_Q4_0, FB_Q8_0);
     assert_int_equal(kind_of(report, "token_embd.weight")->type, FB_Q4_0);
     assert_int_equal(kind_of(report, "output.weight")->type, FB_Q8_0);
@@ -150,9 +136,9 @@ static void test_tied_head(void **state) {
 static void test_facts(void **state) {
     (void)state;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-        fb_model *from = open_golden(cases[c]);
+        fb_model *from = fbt_golden_open(cases[c]);
         fb_quantize_free(write_model(from, FB_F16, FB_F16));
-        fb_model *got = open_model(path);
+        fb_model *got = fbt_model_open(path);
         const fb_program *a = &from->spec->program, *b = &got->spec->program;
         const fb_hyper *x = &from->spec->hyper, *y = &got->spec->hyper;
         char *want, *have;
@@ -180,9 +166,9 @@ static void test_tokenizer(void **state) {
     (void)state;
     static const char *const texts[] = {"Once upon a time, there was a dog.", "e\xCC\x81",
                                         "<|endoftext|>a\n\n b", "\xF0\x9F\x99\x82  x", "\xff\xfe"};
-    fb_model *from = open_model(FBT_STORYTELLER);
+    fb_model *from = fbt_model_open(FBT_STORYTELLER);
     fb_quantize_free(write_model(from, FB_Q8_0, FB_Q8_0));
-    fb_model *got = open_model(path);
+    fb_model *got = fbt_model_open(path);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         for (int special = 0; special < 2; special++) {
             int32_t *want, *have;
@@ -216,9 +202,9 @@ static int64_t bytes_of(const fb_model *model) {
 
 static void test_report(void **state) {
     (void)state;
-    fb_model *from = open_golden("neox-parallel");
+    fb_model *from = fbt_golden_open("neox-parallel");
     fb_quantize_report *report = write_model(from, FB_Q8_0, FB_Q8_0);
-    fb_model *got = open_model(path);
+    fb_model *got = fbt_model_open(path);
     const fb_program *p = &from->spec->program;
     int32_t slot = 0;
     while (strcmp(p->slots[slot].name, "gpt_neox.layers.{}.mlp.dense_h_to_4h.weight") != 0) slot++;
@@ -278,7 +264,7 @@ static bool on_progress(void *user, int64_t done, int64_t total) {
 
 static void test_stop(void **state) {
     (void)state;
-    fb_model *model = open_model(FBT_STORYTELLER);
+    fb_model *model = fbt_model_open(FBT_STORYTELLER);
     fb_quantize_options options;
     fb_quantize_report *report;
     fb_error err;
@@ -303,7 +289,7 @@ static void test_stop(void **state) {
 
 static void refuse(const char *model_path, fb_dtype type, fb_dtype head, fb_status status,
                    const char *words) {
-    fb_model *model = open_model(model_path);
+    fb_model *model = fbt_model_open(model_path);
     fb_quantize_options options;
     fb_error err;
     fb_quantize_options_default(&options);
@@ -320,7 +306,7 @@ static void test_refusals(void **state) {
     refuse(FBT_GOLDENS "/gpt2", FB_Q8_0, FB_F32, FB_ERROR_USAGE, "head|f32|q8_0");
     refuse(FBT_GOLDENS "/gpt2-inner", FB_F16, FB_F16, FB_ERROR_UNSUPPORTED, "activation|gelu|gelu_tanh");
     refuse(FBT_GOLDENS "/neox-old-nobias", FB_F16, FB_F16, FB_ERROR_UNSUPPORTED, "activation|gelu_tanh|gelu");
-    fb_model *model = open_golden("gpt2");
+    fb_model *model = fbt_golden_open("gpt2");
     fb_error err;
     fb_quantize_options options;
     fb_quantize_options_default(&options);
@@ -333,7 +319,7 @@ static void test_not_finite(void **state) {
     (void)state;
     static const float bad[] = {NAN, INFINITY, 3e38f, -1e9f};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        fb_model *model = open_golden("neox-parallel");
+        fb_model *model = fbt_golden_open("neox-parallel");
         const fb_program *p = &model->spec->program;
         int32_t slot = 0;
         while (strcmp(p->slots[slot].name, "embed_out.weight") != 0) slot++;

@@ -21,15 +21,6 @@ static fb_machine free_gpu(void) {
     return m;
 }
 
-static fb_model *open_case(const char *name) {
-    char *path = fbt_format(FBT_GOLDENS "/%s", name);
-    fb_model *model;
-    fb_error err;
-    assert_ok(fb_model_open(path, &model, &err), &err);
-    free(path);
-    return model;
-}
-
 static double total(const fb_model *model, uint32_t fuses, const fb_machine *m, const fb_shape *shape,
                     fb_price *price) {
     fb_plan *plan = malloc(sizeof *plan);
@@ -51,7 +42,7 @@ static uint32_t chosen(const fb_model *model, const fb_machine *m) {
 
 static void launches(void **state) {
     (void)state;
-    fb_model *model = open_case("neox-parallel");
+    fb_model *model = fbt_golden_open("neox-parallel");
     fb_price *price = malloc(sizeof *price);
     assert_non_null(price);
     fb_machine m = free_gpu();
@@ -79,7 +70,7 @@ static void launches(void **state) {
 
 static void bytes_flops_and_logits(void **state) {
     (void)state;
-    fb_model *model = open_case("neox-parallel");
+    fb_model *model = fbt_golden_open("neox-parallel");
     fb_price *price = malloc(sizeof *price);
     assert_non_null(price);
     fb_machine m = free_gpu();
@@ -111,7 +102,7 @@ static void bytes_flops_and_logits(void **state) {
 /* Norms in front of both projections of the layer: one op more to do in each, and its products. */
 static void folded_norms(void **state) {
     (void)state;
-    fb_model *model = open_case("neox-parallel");
+    fb_model *model = fbt_golden_open("neox-parallel");
     fb_price *price = malloc(sizeof *price);
     assert_non_null(price);
     fb_machine m = free_gpu();
@@ -150,7 +141,7 @@ static void folded_quantising(void **state) {
 /* What has no kernel of its own lies on the device as float16. */
 static void decoded_weights(void **state) {
     (void)state;
-    fb_model *model = open_case("neox-parallel");
+    fb_model *model = fbt_golden_open("neox-parallel");
     const fb_program *p = &model->spec->program;
     fb_price *price = malloc(sizeof *price);
     size_t count = (size_t)(p->slot_count * p->layers);
@@ -173,7 +164,7 @@ static void an_assumed_gpu_keeps_all(void **state) {
     fb_machine m;
     fb_machine_assume_gpu(&m, 0, FB_F32);
     for (int c = 0; fbt_cases[c]; c++) {
-        fb_model *model = open_case(fbt_cases[c]);
+        fb_model *model = fbt_golden_open(fbt_cases[c]);
         assert_int_equal(chosen(model, &m), FB_FUSE_ALL);
         fb_model_free(model);
     }
@@ -182,7 +173,7 @@ static void an_assumed_gpu_keeps_all(void **state) {
 /* Bits never depend on a measurement; the rest does. */
 static void chooses_by_price(void **state) {
     (void)state;
-    fb_model *model = open_case("neox-parallel");
+    fb_model *model = fbt_golden_open("neox-parallel");
     fb_machine m = free_gpu();
     m.small = 1, m.graph = 1e6;
     assert_int_equal(chosen(model, &m), FB_FUSE_ALL & ~GRAPH);

@@ -7,13 +7,6 @@
 #include "model/model.h"
 #include "support/support.h"
 
-static fb_model *open_model(const char *path) {
-    fb_model *model;
-    fb_error err;
-    assert_ok(fb_model_open(path, &model, &err), &err);
-    return model;
-}
-
 static double total(const fb_model *model, uint32_t fuses, const fb_machine *m, const fb_shape *shape,
                     fb_price *price) {
     fb_plan *plan = malloc(sizeof *plan);
@@ -29,7 +22,7 @@ static double total(const fb_model *model, uint32_t fuses, const fb_machine *m, 
 /* With only one figure that is not zero, a total is a count times it. */
 static void totals_add_up(void **state) {
     (void)state;
-    fb_model *model = open_model(FBT_STORYTELLER);
+    fb_model *model = fbt_model_open(FBT_STORYTELLER);
     fb_shape shape = {1, 99, 1, 2, FB_F32, FB_F32};
     fb_price *price = malloc(sizeof *price);
     fb_machine m;
@@ -71,11 +64,9 @@ static void keeps_what_is_free(void **state) {
     fb_machine m;
     fb_machine_assume(&m, 2, FB_F32);
     for (int c = 0; fbt_cases[c]; c++) {
-        char *path = fbt_format(FBT_GOLDENS "/%s", fbt_cases[c]);
-        fb_model *model = open_model(path);
+        fb_model *model = fbt_golden_open(fbt_cases[c]);
         assert_true(chosen(model, &m) & FB_FUSE_BIT(FB_FUSE_DOWN_ADD));
         fb_model_free(model);
-        free(path);
     }
 }
 
@@ -83,7 +74,7 @@ static void keeps_what_is_free(void **state) {
 /* What changes the bits of an answer is not chosen by measurement. */
 static void keeps_the_bits(void **state) {
     (void)state;
-    fb_model *model = open_model(FBT_STORYTELLER);
+    fb_model *model = fbt_model_open(FBT_STORYTELLER);
     fb_machine m;
     fb_machine_assume(&m, 2, FB_F32);
     m.term[FB_TERM_FLASH].units = 1e-6;
@@ -97,7 +88,7 @@ static void keeps_the_bits(void **state) {
 
 static void leaves_what_costs(void **state) {
     (void)state;
-    fb_model *model = open_model(FBT_STORYTELLER);
+    fb_model *model = fbt_model_open(FBT_STORYTELLER);
     fb_machine m;
     fb_machine_assume(&m, 2, FB_F32);
     m.term[FB_TERM_BEST].calls = 1e-3;
@@ -107,7 +98,7 @@ static void leaves_what_costs(void **state) {
 
 static void choosing_is_cheap(void **state) {
     (void)state;
-    fb_model *model = open_model(FBT_STORYTELLER);
+    fb_model *model = fbt_model_open(FBT_STORYTELLER);
     fb_machine m;
     fb_machine_assume(&m, 2, FB_F32);
     double best = INFINITY;

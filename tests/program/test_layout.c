@@ -230,9 +230,7 @@ static void fused_architectures(void **state) {
         fb_spec_free(spec);
         free(path);
     }
-    fb_model *quantised;
-    fb_error err;
-    assert_ok(fb_model_open("tests/data/gguf/neox-parallel-q8_0.gguf", &quantised, &err), &err);
+    fb_model *quantised = fbt_model_open("tests/data/gguf/neox-parallel-q8_0.gguf");
     assert_true(check_fused(&quantised->spec->program, "q8_0", &random) > 0);
     fb_model_free(quantised);
 }

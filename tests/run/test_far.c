@@ -17,11 +17,9 @@ typedef struct far_run {
 } far_run;
 
 static void start(far_run *r, const char *name, const char *fuse) {
-    char *dir = fbt_format(FBT_GOLDENS "/%s", name);
     fb_error err;
     bool automatic;
-    assert_ok(fb_model_open(dir, &r->model, &err), &err);
-    free(dir);
+    r->model = fbt_golden_open(name);
     fb_plan_options plan = {.sinks = SINKS, .window = WINDOW};
     assert_ok(fb_fuse_parse(fuse, &plan.fuses, &automatic, &err), &err);
     assert_ok(fb_plan_make(&r->model->spec->program, &plan, &r->plan, &err), &err);

@@ -14,15 +14,6 @@ enum { TOKENS = 24 };
 static const fb_dtype acts[] = {FB_F32, FB_F16, FB_BF16};
 static const char *const caches[] = {"auto", "f32", "bf16"};
 
-static fb_model *open_case(const char *name) {
-    char *path = fbt_format(FBT_GOLDENS "/%s", name);
-    fb_model *model;
-    fb_error err;
-    assert_ok(fb_model_open(path, &model, &err), &err);
-    free(path);
-    return model;
-}
-
 static const int32_t *some_ids(void) {
     static int32_t ids[TOKENS];
     fbt_random random = {31};
@@ -122,7 +113,7 @@ static void check_decode(const fb_model *model, const fb_session_options *option
 }
 
 static void one_answer(void **state) {
-    fb_model *model = open_case(*state);
+    fb_model *model = fbt_golden_open(*state);
     for (const fb_isa *isa = fb_isa_table; isa->name; isa++)
         for (size_t a = 0; a < sizeof acts / sizeof *acts + 2; a++) {
             /* Each activation dtype with its own cache, then float32 with the others. */
@@ -151,7 +142,7 @@ static void one_answer(void **state) {
  * another answer, near the unrounded one. */
 static void cache_dtypes(void **state) {
     (void)state;
-    fb_model *model = open_case("llama-gqa-tied");
+    fb_model *model = fbt_golden_open("llama-gqa-tied");
     int64_t count = TOKENS * vocab_of(model);
     fb_session_options options;
     fb_session_options_default(&options);
@@ -226,7 +217,7 @@ static bool on_hidden(void *user, int64_t layer, int64_t position, const float *
 static void hidden_states(void **state) {
     (void)state;
     for (const char *const *name = fbt_cases; *name; name++) {
-        fb_model *model = open_case(*name);
+        fb_model *model = fbt_golden_open(*name);
         double sums[3];
         for (size_t a = 0; a < 3; a++) {
             watch w = {.layers = 3, .stop_at = -1, .act = acts[a]};
@@ -257,7 +248,7 @@ static void hidden_states(void **state) {
 /* Watching changes nothing. */
 static void watching_is_free(void **state) {
     (void)state;
-    fb_model *model = open_case("neox-parallel");
+    fb_model *model = fbt_golden_open("neox-parallel");
     fb_session_options options;
     fb_session_options_default(&options);
     options.chunk = 5;
@@ -300,7 +291,7 @@ static void check_stopped(fb_session *session, const float *last) {
 
 static void stopping(void **state) {
     (void)state;
-    fb_model *model = open_case("llama-gqa-tied");
+    fb_model *model = fbt_golden_open("llama-gqa-tied");
     fb_session_options options;
     fb_session_options_default(&options);
     options.threads = 2;
@@ -347,7 +338,7 @@ static void refuse(const fb_model *model, const fb_session_options *options, con
 
 static void bad_options(void **state) {
     (void)state;
-    fb_model *model = open_case("gpt2");
+    fb_model *model = fbt_golden_open("gpt2");
     fb_session_options good, o;
     fb_session_options_default(&good);
 #define REFUSE(words, ...) o = good, __VA_ARGS__, refuse(model, &o, words)
@@ -379,7 +370,7 @@ static void bad_options(void **state) {
 /* Tokens that are refused leave the session, and the logits that it has, as they were. */
 static void bad_tokens(void **state) {
     (void)state;
-    fb_model *model = open_case("neox-serial");
+    fb_model *model = fbt_golden_open("neox-serial");
     fb_session_options options;
     fb_session_options_default(&options);
     float *logits = logits_of(model, options, TOKENS);
@@ -437,7 +428,7 @@ static void check_calls(const fb_model *model, const fb_session *session, int64_
 static void op_calls(void **state) {
     (void)state;
     for (const char *const *name = fbt_cases; *name; name++) {
-        fb_model *model = open_case(*name);
+        fb_model *model = fbt_golden_open(*name);
         fb_session_options options;
         fb_session_options_default(&options);
         options.threads = 3;
@@ -475,7 +466,7 @@ static void op_calls(void **state) {
 /* Where all tokens have the same score the first is the best, whichever lane has it, fused or not. */
 static void best_among_equals(void **state) {
     (void)state;
-    fb_model *model = open_case("neox-parallel");
+    fb_model *model = fbt_golden_open("neox-parallel");
     const fb_program *p = &model->spec->program;
     const fb_op *head = &p->ops[FB_EPILOGUE][p->op_count[FB_EPILOGUE] - 1];
     assert_int_equal(head->out[0], p->logits);
@@ -509,7 +500,7 @@ static void best_among_equals(void **state) {
 static void no_screen(void **state) {
     (void)state;
     for (int bad = 0; bad < 2; bad++) {
-        fb_model *model = open_case("neox-parallel");
+        fb_model *model = fbt_golden_open("neox-parallel");
         const fb_program *p = &model->spec->program;
         const fb_op *head = &p->ops[FB_EPILOGUE][p->op_count[FB_EPILOGUE] - 1];
         fb_weight *w = &model->weights[head->weights[0] * p->layers];
@@ -543,7 +534,7 @@ static void no_screen(void **state) {
 /* The plan's text is that of the program that runs: an op that was fused carries the names of its fuses. */
 static void plan_text(void **state) {
     (void)state;
-    fb_model *model = open_case("neox-parallel");
+    fb_model *model = fbt_golden_open("neox-parallel");
     fb_session_options options;
     fb_session_options_default(&options);
     char *plain, *none, *all;
@@ -570,7 +561,7 @@ static void plan_text(void **state) {
 
 static void memory_does_not_grow(void **state) {
     (void)state;
-    fb_model *model = open_case("llama-mha");
+    fb_model *model = fbt_golden_open("llama-mha");
     fb_session_options options;
     fb_session_options_default(&options);
     options.threads = 2;

@@ -24,20 +24,11 @@ typedef struct subject {
 static subject subjects[SUBJECTS] = {
     {.name = "neox-parallel"}, {.name = "neox-serial"}, {.name = "llama-gqa-tied"}, {.name = "llama-mha"}};
 
-static fb_model *open_model(const char *name) {
-    char *path = fbt_format(FBT_GOLDENS "/%s", name);
-    fb_model *model;
-    fb_error err;
-    assert_ok(fb_model_open(path, &model, &err), &err);
-    free(path);
-    return model;
-}
-
 static int open_subjects(void **state) {
     (void)state;
     for (subject *s = subjects; s < subjects + SUBJECTS; s++) {
         char *path = fbt_format(FBT_GOLDENS "/%s", s->name);
-        s->model = open_model(s->name);
+        s->model = fbt_golden_open(s->name);
         s->slow = slow_open(path);
         assert_int_equal(slow_vocab(s->slow), VOCAB);
         free(path);
@@ -485,7 +476,7 @@ static void refuse(const fb_model *model, const fb_session_options *options, fb_
 
 static void learned_positions(void **state) {
     (void)state;
-    fb_model *model = open_model("gpt2");
+    fb_model *model = fbt_golden_open("gpt2");
     fb_session_options o;
     fb_session_options_default(&o);
     o.backend = "cpu";

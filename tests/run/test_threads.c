@@ -9,13 +9,6 @@
 
 enum { THREADS = 8, STEPS = 3 };
 
-static fb_model *open_model(const char *path) {
-    fb_model *model;
-    fb_error err;
-    assert_ok(fb_model_open(path, &model, &err), &err);
-    return model;
-}
-
 /* NULL, the best instruction set, where this machine does not have the one that is asked for. */
 static const char *isa_here(const fb_model *model, const char *isa) {
     fb_session_options o;
@@ -89,19 +82,17 @@ static void one_model(void **state) {
     (void)state;
     static const char *const names[] = {"neox-parallel", "llama-gqa-tied"};
     for (int i = 0; i < 2; i++) {
-        char *path = fbt_format(FBT_GOLDENS "/%s", names[i]);
-        fb_model *model = open_model(path);
+        fb_model *model = fbt_golden_open(names[i]);
         compare(&model, 1, 30);
         fb_model_free(model);
-        free(path);
     }
 }
 
 /* One of them quantised: sessions of both read their own weights. */
 static void two_models(void **state) {
     (void)state;
-    fb_model *models[2] = {open_model(FBT_GOLDENS "/llama-mha"),
-                           open_model("tests/data/gguf/neox-parallel-q8_0.gguf")};
+    fb_model *models[2] = {fbt_golden_open("llama-mha"),
+                           fbt_model_open("tests/data/gguf/neox-parallel-q8_0.gguf")};
     compare(models, 2, 30);
     for (int i = 0; i < 2; i++) fb_model_free(models[i]);
 }
@@ -130,7 +121,7 @@ static void first_greedy_sessions(void **state) {
     (void)state;
     fbt_job alone[THREADS], together[THREADS];
     for (int round = 0; round < 100; round++) {
-        fb_model *model = open_model(FBT_GOLDENS "/neox-parallel");
+        fb_model *model = fbt_golden_open("neox-parallel");
         for (int i = 0; i < THREADS; i++) {
             fbt_job job = {.run = run_screened, .model = model, .id = 10 + i};
             fb_session_options_default(&job.options);
@@ -185,7 +176,7 @@ static void make_forks(const fb_model *model, int32_t threads, fbt_job *jobs) {
 
 static void forks_in_other_threads(void **state) {
     (void)state;
-    fb_model *model = open_model(FBT_GOLDENS "/llama-gqa-tied");
+    fb_model *model = fbt_golden_open("llama-gqa-tied");
     for (int32_t threads = 1; threads <= 2; threads++) {
         fbt_job alone[THREADS] = {0}, together[THREADS] = {0};
         make_forks(model, threads, alone);
@@ -226,7 +217,7 @@ static fb_status run_text(fbt_job *job) {
 
 static void one_tokenizer(void **state) {
     (void)state;
-    fb_model *model = open_model(FBT_STORYTELLER);
+    fb_model *model = fbt_model_open(FBT_STORYTELLER);
     for (int round = 0; round < 20; round++) {
         fbt_job jobs[THREADS];
         for (int i = 0; i < THREADS; i++) jobs[i] = (fbt_job){.run = run_text, .model = model, .id = i};

@@ -36,6 +36,20 @@ void fbt_dir_remove(char *dir) {
     free(dir);
 }
 
+fb_model *fbt_model_open(const char *path) {
+    fb_model *model;
+    fb_error err;
+    assert_ok(fb_model_open(path, &model, &err), &err);
+    return model;
+}
+
+fb_model *fbt_golden_open(const char *name) {
+    char *path = fbt_format(FBT_GOLDENS "/%s", name);
+    fb_model *model = fbt_model_open(path);
+    free(path);
+    return model;
+}
+
 char *fbt_dir_from_golden(const char *name) {
     static const char *const files[] = {"config.json", "model.safetensors", "golden.safetensors"};
     char *dir = fbt_dir_create();

@@ -42,6 +42,10 @@ char *fbt_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
 char *fbt_dir_create(void);
 void fbt_dir_remove(char *dir);
 
+/* A checkpoint, by its path, or by its name under FBT_GOLDENS. */
+fb_model *fbt_model_open(const char *path);
+fb_model *fbt_golden_open(const char *name);
+
 /* A new directory that holds a copy of one of the fbt_cases, for a test to damage. */
 char *fbt_dir_from_golden(const char *name);
 

@@ -13,13 +13,6 @@
 
 enum { IDS = 50 };
 
-static fb_model *open_model(const char *path) {
-    fb_model *model;
-    fb_error err;
-    assert_ok(fb_model_open(path, &model, &err), &err);
-    return model;
-}
-
 static int64_t context_of(const fb_model *model) {
     fb_model_info info;
     fb_model_get_info(model, &info);
@@ -123,7 +116,7 @@ static void check_rows(const fb_curve_report *r, int64_t every, int64_t total) {
 /* Five times what the model was trained on: the order of the three is the point of it all. */
 static void storyteller(void **state) {
     (void)state;
-    fb_model *model = open_model(FBT_STORYTELLER);
+    fb_model *model = fbt_model_open(FBT_STORYTELLER);
     text t = open_text(model, OZ);
     assert_int_equal(t.ids[0], 0); /* what the tokenizer puts in front */
     fb_curve_options o = options(4, 252, 100);
@@ -159,7 +152,7 @@ static void small_models(void **state) {
     static const int64_t everies[] = {7, 1, 1000, 64}, chunks[] = {0, 1, 5, 13};
     for (size_t m = 0; m < 2; m++) {
         char *dir = fbt_format(G "%s", names[m]), *path = fbt_format(G "streaming/%s.safetensors", names[m]);
-        fb_model *model = open_model(dir);
+        fb_model *model = fbt_model_open(dir);
         text t = open_text(model, path);
         fb_curve_report *first = NULL;
         for (int i = 0; i < 4; i++) {
@@ -188,7 +181,7 @@ static void one_window(void **state) {
     (void)state;
     static const char *const models[] = {FBT_STORYTELLER, G "gpt2", G "llama-mha"};
     for (size_t m = 0; m < 3; m++) {
-        fb_model *model = open_model(models[m]);
+        fb_model *model = fbt_model_open(models[m]);
         int32_t ids[IDS];
         make_ids(model, ids, IDS);
         fb_curve_options o = options(4, 0, 9);
@@ -214,7 +207,7 @@ static void one_window(void **state) {
 
 static void reach(void **state) {
     (void)state;
-    fb_model *model = open_model(G "neox-parallel");
+    fb_model *model = fbt_model_open(G "neox-parallel");
     int64_t context = context_of(model);
     int32_t ids[IDS];
     make_ids(model, ids, IDS);
@@ -244,7 +237,7 @@ static void refuse(const fb_model *model, const fb_curve_options *o, const int32
 
 static void refusals(void **state) {
     (void)state;
-    fb_model *story = open_model(FBT_STORYTELLER), *bare = open_model(G "neox-parallel");
+    fb_model *story = fbt_model_open(FBT_STORYTELLER), *bare = fbt_model_open(G "neox-parallel");
     int32_t ids[IDS];
     make_ids(bare, ids, IDS);
     fb_curve_options good = options(2, 10, 8), o = good;
@@ -278,7 +271,7 @@ static void refusals(void **state) {
 /* Nothing stands for a learned position beyond the last: such a model is dense, and ends with its context. */
 static void learned_positions(void **state) {
     (void)state;
-    fb_model *model = open_model(G "gpt2");
+    fb_model *model = fbt_model_open(G "gpt2");
     int64_t context = context_of(model);
     int32_t *ids = malloc((size_t)(context + 2) * sizeof *ids);
     assert_non_null(ids);
@@ -306,7 +299,7 @@ static void nan_fails(void **state) {
     uint8_t *bytes = fbt_file_read(path, &size);
     for (size_t i = size - 400; i < size; i += 2) memcpy(bytes + i, "\x00\x7e", 2);
     fbt_file_write(path, bytes, size);
-    fb_model *model = open_model(dir);
+    fb_model *model = fbt_model_open(dir);
     int32_t ids[IDS];
     make_ids(model, ids, IDS);
     fb_curve_options o = options(2, 10, 8);
@@ -350,7 +343,7 @@ static bool on_chunk(void *user, const fb_curve_report *r, int64_t part) {
 
 static void callbacks(void **state) {
     (void)state;
-    fb_model *model = open_model(FBT_STORYTELLER);
+    fb_model *model = fbt_model_open(FBT_STORYTELLER);
     int32_t ids[IDS];
     make_ids(model, ids, IDS);
     calls c = {0};

@@ -13,13 +13,6 @@
 #define G  FBT_GOLDENS "/"
 #define OZ FBT_GOLDENS "/streaming/storyteller-oz.safetensors"
 
-static fb_model *open_model(const char *path) {
-    fb_model *model;
-    fb_error err;
-    assert_ok(fb_model_open(path, &model, &err), &err);
-    return model;
-}
-
 static fb_perplexity_options options(int64_t window) {
     fb_perplexity_options o;
     fb_perplexity_options_default(&o);
@@ -98,7 +91,7 @@ static void check_score(const fb_score *have, const double *nll, int64_t count) 
 
 /* `begin` is what the tokenizer puts in front, -1 for nothing. */
 static void check_windows(const char *path, int32_t begin, int64_t count) {
-    fb_model *model = open_model(path);
+    fb_model *model = fbt_model_open(path);
     fb_perplexity_options o = options(WINDOW);
     o.chunk = 5;
     fb_session_options same;
@@ -164,7 +157,7 @@ static void transformers(void **state) {
     int32_t *ids = read_oz(table, &count);
     const fb_tensor_entry *nll = fb_tensors_find(table, "nll.dense");
     assert_int_equal(ids[0], 0); /* what the tokenizer puts in front */
-    fb_model *model = open_model(FBT_STORYTELLER);
+    fb_model *model = fbt_model_open(FBT_STORYTELLER);
     static const int64_t sizes[] = {2, 3, 65, 512};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         fb_perplexity_options o = options(sizes[i]);
@@ -198,7 +191,7 @@ static void same_bits(void **state) {
                 {1, "rope_kv", false, 64}};
     static const char *const models[] = {FBT_STORYTELLER, G "llama-gqa-tied", G "gpt2"};
     for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
-        fb_model *model = open_model(models[m]);
+        fb_model *model = fbt_model_open(models[m]);
         int32_t ids[IDS];
         make_ids(model, ids);
         fb_perplexity_options o = options(WINDOW);
@@ -229,7 +222,7 @@ static void default_window(void **state) {
     char *dir = fbt_dir_from_golden("neox-parallel"), *config = fbt_format("%s/config.json", dir);
     fbt_json_set(config, "max_position_embeddings", "1024");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        fb_model *model = open_model(rows[i].model ? rows[i].model : dir);
+        fb_model *model = fbt_model_open(rows[i].model ? rows[i].model : dir);
         int32_t ids[IDS];
         make_ids(model, ids);
         fb_perplexity_options o = options(0);
@@ -259,7 +252,7 @@ static bool count_calls(void *user, const fb_score *so_far, int64_t total) {
 
 static void progress_and_stop(void **state) {
     (void)state;
-    fb_model *model = open_model(FBT_STORYTELLER);
+    fb_model *model = fbt_model_open(FBT_STORYTELLER);
     int32_t ids[IDS];
     make_ids(model, ids);
     progress p = {0};
@@ -290,7 +283,7 @@ static void refuse(const fb_model *model, int64_t window, const int32_t *ids, in
 
 static void refusals(void **state) {
     (void)state;
-    fb_model *story = open_model(FBT_STORYTELLER), *bare = open_model(G "neox-parallel");
+    fb_model *story = fbt_model_open(FBT_STORYTELLER), *bare = fbt_model_open(G "neox-parallel");
     int32_t ids[IDS];
     make_ids(bare, ids);
     refuse(story, 1, ids, IDS, "window: 1 |2 to 512");
@@ -316,7 +309,7 @@ static void nan_fails(void **state) {
     uint8_t *bytes = fbt_file_read(path, &size);
     for (size_t i = size - 400; i < size; i += 2) memcpy(bytes + i, "\x00\x7e", 2);
     fbt_file_write(path, bytes, size);
-    fb_model *model = open_model(dir);
+    fb_model *model = fbt_model_open(dir);
     fb_perplexity_options o = options(0);
     fb_perplexity_report *r;
     fb_error err;

@@ -7,13 +7,6 @@
 #include "backend/cpu/host/isa.h"
 #include "support/support.h"
 
-static fb_model *open_model(const char *path) {
-    fb_model *model;
-    fb_error err;
-    assert_ok(fb_model_open(path, &model, &err), &err);
-    return model;
-}
-
 static fb_verify_report *verify(const fb_model *model, const char *golden, const char *isa, fb_dtype act) {
     fb_verify_options options;
     fb_verify_options_default(&options);
@@ -45,7 +38,7 @@ static void check_f32(const fb_verify_report *r, const char *isa) {
 
 static void check_model(const char *model_path, const char *golden, int64_t layers, int64_t greedy,
                         bool slow) {
-    fb_model *model = open_model(model_path);
+    fb_model *model = fbt_model_open(model_path);
     for (const fb_isa *isa = fb_isa_table; isa->name; isa++) {
         bool ref = strcmp(isa->name, "ref") == 0;
         if (!isa->available() || (ref && slow)) continue;
@@ -126,7 +119,7 @@ static uint8_t *tensor_bytes(const copy *c, const char *name, int64_t *size) {
 
 static fb_verify_report *verify_copy(const copy *c, fb_dtype act) {
     fbt_file_write(c->path, c->bytes, c->size);
-    fb_model *model = open_model(c->dir);
+    fb_model *model = fbt_model_open(c->dir);
     fb_verify_report *r = verify(model, c->path, NULL, act);
     fb_model_free(model);
     return r;
@@ -189,7 +182,7 @@ static void not_numbers(void **state) {
     for (size_t i = 0; i < 27; i++) {
         copy c = move_number(tensors[i / 9], (int)(i % 3), offsets[i / 3 % 3]);
         fbt_file_write(c.path, c.bytes, c.size);
-        fb_model *model = open_model(c.dir);
+        fb_model *model = fbt_model_open(c.dir);
         fb_verify_report *report = (fb_verify_report *)(uintptr_t)1;
         fb_error err;
         assert_refused(fb_verify_golden(model, c.path, NULL, &report, &err), FB_ERROR_FILE, &err,
@@ -227,7 +220,7 @@ static void wrong_tokens(void **state) {
 /* A golden of another model, and options that no session takes. */
 static void refusals(void **state) {
     (void)state;
-    fb_model *model = open_model(FBT_GOLDENS "/gpt2");
+    fb_model *model = fbt_model_open(FBT_GOLDENS "/gpt2");
     fb_verify_report *report = (fb_verify_report *)(uintptr_t)1;
     fb_error err;
     assert_refused(

@@ -37,9 +37,7 @@ static void make_jobs(const fb_model *model, fbt_job *jobs) {
 
 static void one_device(void **state) {
     (void)state;
-    fb_model *model;
-    fb_error err;
-    assert_ok(fb_model_open(FBT_GOLDENS "/llama-gqa-tied", &model, &err), &err);
+    fb_model *model = fbt_golden_open("llama-gqa-tied");
     fbt_job alone[THREADS], together[THREADS];
     make_jobs(model, alone);
     make_jobs(model, together);
