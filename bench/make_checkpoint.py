@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes a Hugging Face checkpoint of random weights: the shape of a real model, without a download.
 
-    bench/make_checkpoint.py OUT --shape neox-160m|neox-410m|neox-2.8b|llama-1b|tiny|heads-80|wide [--dtype f16] [--seed 1]
+    bench/make_checkpoint.py OUT --shape neox-160m|neox-410m|neox-2.8b|llama-1b|llama-8b|tiny|heads-80|wide [--dtype f16] [--seed 1]
 
 Speed depends on shapes and types, not on what the weights say. They are normal with a standard deviation of 0.02,
 so that logits stay finite and differ. numpy makes it fast, PyTorch with a GPU faster; without either the small shapes
@@ -26,12 +26,13 @@ try:
 except ImportError:
     torch = None
 
-# Layers, hidden, heads, KV heads, MLP, vocabulary. The GPT-NeoX shapes are Pythia's, llama-1b is Llama 3.2 1B.
+# Layers, hidden, heads, KV heads, MLP, vocabulary. The GPT-NeoX shapes are Pythia's, llama-1b is Llama 3.2 1B, llama-8b Llama 3.1 8B (with the head tied).
 SHAPES = {
     "neox-160m": ("gpt_neox", 12, 768, 12, 12, 3072, 50304),
     "neox-410m": ("gpt_neox", 24, 1024, 16, 16, 4096, 50304),
     "neox-2.8b": ("gpt_neox", 32, 2560, 32, 32, 10240, 50304),
     "llama-1b": ("llama", 16, 2048, 32, 8, 8192, 128256),
+    "llama-8b": ("llama", 32, 4096, 32, 8, 14336, 128256),
     "tiny": ("gpt_neox", 2, 64, 4, 4, 256, 512),
     "heads-80": ("gpt_neox", 2, 240, 3, 3, 256, 512),
     "wide": ("gpt_neox", 1, 256, 2, 2, 4608, 512),  # heads of 128; rows that a GPU cuts into pieces

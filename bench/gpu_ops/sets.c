@@ -11,7 +11,11 @@ static const fb_op_attr no_attr = {.segment = {{FB_OP_COUNT, FB_OP_COUNT, 0, FB_
 static fb_view view_of(const tensor *t) { return (fb_view){t->at, t->dtype, 1, t->cols, t->cols, t->cols}; }
 
 static fb_weight weight_of(const tensor *t) {
-    return (fb_weight){t->at, t->dtype, t->rows, t->cols, t->dtype == FB_Q8_0 || t->dtype == FB_Q4_0, NULL};
+    return (fb_weight){.data = t->at,
+                       .dtype = t->dtype,
+                       .rows = t->rows,
+                       .cols = t->cols,
+                       .packed = t->dtype == FB_Q8_0 || t->dtype == FB_Q4_0};
 }
 
 static fb_call *add_step(set *s, const spec *c, fb_op_kind kind) {

@@ -116,15 +116,3 @@ bool fb_gguf_checkpoint_name(const char *model_type, const char *gguf_name, char
                              fb_row_order *order) {
     return translate(model_type, GGUF, gguf_name, name, order);
 }
-
-int64_t fb_gguf_row(fb_row_order order, int64_t rows, int64_t head_dim, int64_t row) {
-    int64_t head = row / head_dim, i = row % head_dim, half = head_dim / 2;
-    switch (order) {
-    case FB_ROWS_ROPE_PAIRS:
-        return head * head_dim + i % half * 2 + i / half;
-    case FB_ROWS_QKV: /* `head` counts [heads][q k v] here */
-        return head % 3 * (rows / 3) + head / 3 * head_dim + i;
-    default:
-        return row;
-    }
-}

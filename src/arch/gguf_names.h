@@ -6,20 +6,13 @@
 
 #include <stddef.h>
 
+#include "base/order.h"
 #include "base/status.h"
 
 #define FB_GGUF_NAME_SIZE 96
 
 /* Factors that divide the rotary frequencies of a llama; it is computed, no checkpoint has it. */
 #define FB_GGUF_ROPE_FREQS "rope_freqs.weight"
-
-/* The order of a tensor's rows (a bias has a row an element) in a GGUF file, by that of the checkpoint. */
-typedef enum fb_row_order {
-    FB_ROWS_SAME,
-    FB_ROWS_ROPE_PAIRS, /* in a head, [2][dim / 2] is stored as [dim / 2][2]: rotating elements side by side
-                         */
-    FB_ROWS_QKV,        /* [heads][q k v][dim] is stored as [q k v][heads][dim] */
-} fb_row_order;
 
 /* "gpt_neox" to "gptneox" and back; NULL: no such architecture. */
 const char *fb_gguf_architecture(const char *model_type);
@@ -32,9 +25,5 @@ bool fb_gguf_name(const char *model_type, const char *checkpoint_name, char name
                   fb_row_order *order);
 bool fb_gguf_checkpoint_name(const char *model_type, const char *gguf_name, char name[FB_GGUF_NAME_SIZE],
                              fb_row_order *order);
-
-/* Where row `row` of the checkpoint's `rows` rows stands in the GGUF tensor. `rows` is a multiple of head_dim
- * (three times it for QKV), and head_dim is even for ROPE_PAIRS. */
-int64_t fb_gguf_row(fb_row_order order, int64_t rows, int64_t head_dim, int64_t row);
 
 #endif

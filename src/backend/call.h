@@ -14,8 +14,6 @@ typedef struct fb_call {
     fb_kv kv;
     int64_t rows;      /* tokens of the step */
     const fb_row *row; /* [rows]: token and position of each, in memory that the kernel can read */
-    bool by_head;      /* lanes share whole KV heads (attention on the CPU) */
-    bool apart;        /* lanes share each projection of a group by itself (on the CPU) */
     fb_dtype act;      /* in which the step stores results: what head_argmax would have stored */
 } fb_call;
 

@@ -151,12 +151,6 @@ fb_status fb_backend_find(const fb_session_options *options, const fb_backend **
     return FB_OK;
 }
 
-const fb_backend *fb_backend_of(const fb_session_options *options) {
-    const fb_backend *backend;
-    int32_t device;
-    return fb_backend_find(options, &backend, &device, NULL) == FB_OK ? backend : NULL;
-}
-
 static fb_status describe(int32_t index, bool *found, fb_device_info *info, fb_error *err) {
     const fb_cuda_plugin *plugin;
     int32_t count;

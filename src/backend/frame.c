@@ -30,7 +30,7 @@ static int64_t buffer_bytes(const fb_frame *f, int32_t buffer) {
     return aligned(most);
 }
 
-fb_status fb_frame_init(fb_frame *f, const fb_bound *bound, const fb_backend_options *options,
+fb_status fb_frame_init(fb_frame *f, const fb_bound *bound, const fb_executor_options *options,
                         fb_error *err) {
     const fb_program *p = bound->program;
     memset(f, 0, sizeof *f);
@@ -82,8 +82,8 @@ void fb_frame_place(fb_frame *f, uint8_t *memory) {
         for (int32_t i = 0; i < p->op_count[s]; i++) prepare_call(f, &p->ops[s][i], &f->calls[s][i]);
 }
 
-int64_t fb_frame_first(const fb_frame *f, int32_t value, const fb_step *step, int64_t rows) {
-    return f->in_epilogue[value] ? 0 : step->rows - rows;
+int64_t fb_frame_first(const fb_frame *f, int32_t value, const fb_batch *batch, int64_t rows) {
+    return f->in_epilogue[value] ? 0 : batch->count - rows;
 }
 
 int64_t fb_frame_cache_bytes(const fb_frame *f) { return 2 * f->bound.program->layers * f->cache_half; }
@@ -106,28 +106,6 @@ void fb_frame_cache_name(const fb_frame *f, char *name, size_t size) {
     snprintf(name, size, "KV cache of %lld tokens", (long long)f->options.capacity);
 }
 
-fb_shared *fb_shared_new(uint8_t *memory) {
-    fb_shared *s = malloc(sizeof *s);
-    if (!s) return NULL;
-    atomic_init(&s->users, 1);
-    s->memory = memory;
-    return s;
-}
-
-fb_shared *fb_shared_join(fb_shared *s) {
-    atomic_fetch_add(&s->users, 1);
-    return s;
-}
-
-bool fb_shared_alone(const fb_shared *s) { return atomic_load(&s->users) == 1; }
-
-uint8_t *fb_shared_leave(fb_shared *s) {
-    if (!s || atomic_fetch_sub(&s->users, 1) > 1) return NULL;
-    uint8_t *memory = s->memory;
-    free(s);
-    return memory;
-}
-
 /* The op's weights in this layer, or in the next one. */
 static void bind_weights(const fb_frame *f, const fb_op *op, int64_t layer, fb_call *call) {
     const fb_program *p = f->bound.program;
@@ -141,35 +119,29 @@ static void bind_weights(const fb_frame *f, const fb_op *op, int64_t layer, fb_c
             call->weights[k].data = NULL;
 }
 
-/* The epilogue's ops see the step's last rows: views of what earlier sections wrote begin there. */
-static void narrow_to_epilogue(const fb_frame *f, const fb_op *op, const fb_step *step, fb_call *call) {
-    int64_t skipped = step->rows - step->epilogue_rows;
-    call->rows = step->epilogue_rows;
+/* The epilogue's ops see the rows whose logits are wanted, which are the last ones: views of what earlier
+ * sections wrote begin there. */
+static void narrow_to_epilogue(const fb_frame *f, const fb_op *op, const fb_batch *batch, fb_call *call) {
+    int64_t skipped = batch->count - batch->wanted;
+    call->rows = batch->wanted;
     call->row += skipped;
     for (int k = 0; k < FB_MAX_IN; k++)
         if (op->in[k] != FB_NONE && !f->in_epilogue[op->in[k]])
             call->in[k].data = fb_at(call->in[k].data, call->in[k].dtype, skipped * call->in[k].row_stride);
 }
 
-void fb_frame_rows(const fb_step *step, fb_row *row) {
-    for (int64_t r = 0; r < step->rows; r++)
-        row[r] = (fb_row){.position = step->position + r,
-                          .token = step->ids[r],
-                          .wanted = r >= step->rows - step->epilogue_rows};
-}
-
-void fb_frame_call(const fb_frame *f, fb_section section, int32_t index, int64_t layer, const fb_step *step,
-                   fb_call *call) {
+void fb_frame_call(const fb_frame *f, fb_section section, int32_t index, int64_t layer, const fb_batch *batch,
+                   const fb_row *rows, fb_call *call) {
     const fb_op *op = &f->bound.program->ops[section][index];
     *call = f->calls[section][index];
     bind_weights(f, op, layer, call);
-    call->rows = step->rows;
-    call->row = f->row;
-    if (section == FB_EPILOGUE) narrow_to_epilogue(f, op, step, call);
+    call->row = rows;
+    call->rows = batch->count;
+    if (section == FB_EPILOGUE) narrow_to_epilogue(f, op, batch, call);
 }
 
-void fb_frame_count(fb_frame *f, const fb_op *op, bool barrier) {
-    f->trace.ops[op->kind]++;
-    f->trace.barriers += barrier;
-    for (uint32_t fuses = op->fuses; fuses; fuses &= fuses - 1) f->trace.fuses[__builtin_ctz(fuses)]++;
+void fb_trace_count(fb_trace *trace, const fb_op *op, bool barrier) {
+    trace->ops[op->kind]++;
+    trace->barriers += barrier;
+    for (uint32_t fuses = op->fuses; fuses; fuses &= fuses - 1) trace->fuses[__builtin_ctz(fuses)]++;
 }

@@ -3,25 +3,27 @@
 #ifndef FB_BACKEND_FRAME_H
 #define FB_BACKEND_FRAME_H
 
-#include <stdatomic.h>
-
 #include "backend/backend.h"
 #include "backend/call.h"
 
 typedef struct fb_frame {
-    fb_bound bound;
-    fb_backend_options options;
+    fb_bound bound; /* with the device's weights */
+    fb_executor_options options;
     fb_layout layout;
-    const fb_row *row; /* [chunk]: the step's rows, in memory that kernels can read; the backend fills it */
     uint8_t *buffer[FB_MAX_VALUES];
     bool in_epilogue[FB_MAX_VALUES];        /* values of which only the epilogue's rows exist */
     fb_call calls[FB_SECTIONS][FB_MAX_OPS]; /* all but weights, cache and the step's numbers */
     int64_t cache_capacity;                 /* slots, a multiple of FB_KV_LANES */
     int64_t cache_half;                     /* bytes of one layer's k, or v */
-    fb_trace trace;
 } fb_frame;
 
-fb_status fb_frame_init(fb_frame *frame, const fb_bound *bound, const fb_backend_options *options,
+/* The head of what backends have as executors. */
+struct fb_executor {
+    fb_device *device;
+    fb_frame frame;
+};
+
+fb_status fb_frame_init(fb_frame *frame, const fb_bound *bound, const fb_executor_options *options,
                         fb_error *err);
 
 /* The bytes of all values; and their places in so much memory of the backend. */
@@ -30,7 +32,7 @@ void fb_frame_place(fb_frame *frame, uint8_t *memory);
 
 fb_view fb_frame_view(const fb_frame *frame, int32_t value);
 /* The first of a value's last `rows` rows in a step. */
-int64_t fb_frame_first(const fb_frame *frame, int32_t value, const fb_step *step, int64_t rows);
+int64_t fb_frame_first(const fb_frame *frame, int32_t value, const fb_batch *batch, int64_t rows);
 
 /* The cache: [layers][k v], each kv_heads * cache_capacity * head_dim. Its bytes, and one layer's part of so
  * much memory of the backend; NULL: a backend whose kernels look up where a sequence's cache lies. */
@@ -39,27 +41,12 @@ fb_kv fb_frame_cache(const fb_frame *frame, uint8_t *cache, int64_t layer);
 /* "KV cache of 512 tokens", for messages. */
 void fb_frame_cache_name(const fb_frame *frame, char *name, size_t size);
 
-/* Memory that engines share until one of them writes to it. */
-typedef struct fb_shared {
-    atomic_int users;
-    uint8_t *memory;
-} fb_shared;
-
-/* Memory of one user, or one user more. NULL: no memory for this. */
-fb_shared *fb_shared_new(uint8_t *memory);
-fb_shared *fb_shared_join(fb_shared *shared);
-/* Whether nobody else uses it; and leaving: what to release, if that was the last user, or NULL. */
-bool fb_shared_alone(const fb_shared *shared);
-uint8_t *fb_shared_leave(fb_shared *shared);
-
-/* The step's rows as data: [step->rows]. */
-void fb_frame_rows(const fb_step *step, fb_row *row);
-
-/* Op number `index` of a section, in this layer and step; the cache is left to the backend. */
+/* Op number `index` of a section, in this layer and step; the cache is left to the backend. `rows`: the
+ * batch's, in memory that kernels can read. */
 void fb_frame_call(const fb_frame *frame, fb_section section, int32_t index, int64_t layer,
-                   const fb_step *step, fb_call *call);
+                   const fb_batch *batch, const fb_row *rows, fb_call *call);
 
-/* Adds a call of the op to the trace. */
-void fb_frame_count(fb_frame *frame, const fb_op *op, bool barrier);
+/* Adds a call of the op to a trace. */
+void fb_trace_count(fb_trace *trace, const fb_op *op, bool barrier);
 
 #endif

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/sysinfo.h>
 
 #define ALIGN 64
 
@@ -15,9 +16,15 @@ int64_t fb_memory_available(void) {
     return kilobytes < 0 ? INT64_MAX : kilobytes * 1024;
 }
 
+/* Whether so much is free without asking what else could be made free, which takes 50 us. */
+static bool surely_free(int64_t bytes) {
+    struct sysinfo info;
+    return sysinfo(&info) == 0 && (uint64_t)bytes / info.mem_unit < info.freeram;
+}
+
 fb_status fb_memory_take(const char *what, int64_t bytes, void **out, fb_error *err) {
     *out = NULL;
-    int64_t available = fb_memory_available();
+    int64_t available = surely_free(bytes) ? bytes : fb_memory_available();
     if (bytes > available)
         return fb_fail(err, FB_ERROR_MEMORY, "%s: %lld bytes (this machine has %lld free)", what,
                        (long long)bytes, (long long)available);

@@ -30,10 +30,70 @@ void fb_unpack_row(fb_dtype dtype, const void *packed, int64_t cols, int64_t row
     walk(dtype, to, (uint8_t *)(uintptr_t)packed, cols, row, out_of);
 }
 
+void fb_pack(const fb_weight *w, void *packed) {
+    int64_t row_bytes = fb_dtype_bytes(w->dtype, w->cols), group = FB_PACK_ROWS * row_bytes;
+    uint8_t *last = (uint8_t *)packed + w->rows / FB_PACK_ROWS * group;
+    if (w->rows % FB_PACK_ROWS) memset(last, 0, (size_t)group);
+    for (int64_t row = 0; row < w->rows; row++) {
+        int64_t from = fb_order_row(w->order, w->rows, w->head_dim, row);
+        fb_pack_row(w->dtype, (const uint8_t *)w->data + from * row_bytes, w->cols, row, packed);
+    }
+}
+
+/* ---- a file's rows ---- */
+
+/* A vector that is stored in another order is rows of one element. */
+static fb_weight as_rows(const fb_weight *w) {
+    fb_weight rows = *w;
+    if (w->rows == 1 && w->order != FB_ROWS_SAME) rows.rows = w->cols, rows.cols = 1;
+    return rows;
+}
+
+/* Exchanges rows and columns; squares of 32 keep both sides in cache. */
+static void copy_transposed(const fb_weight *w, int64_t first, int64_t count, uint8_t *to) {
+    int64_t size = fb_dtype_size(w->dtype);
+    const uint8_t *from = w->data;
+    for (int64_t r0 = 0; r0 < count; r0 += 32)
+        for (int64_t c0 = 0; c0 < w->cols; c0 += 32)
+            for (int64_t r = r0; r < count && r < r0 + 32; r++)
+                for (int64_t c = c0; c < w->cols && c < c0 + 32; c++)
+                    memcpy(to + (r * w->cols + c) * size, from + (c * w->rows + first + r) * size,
+                           (size_t)size);
+}
+
+void fb_weight_copy(const fb_weight *weight, int64_t first, int64_t count, void *to) {
+    fb_weight w = as_rows(weight);
+    if (w.rows != weight->rows) count = w.rows;
+    int64_t bytes = fb_dtype_bytes(w.dtype, w.cols);
+    const uint8_t *from = w.data;
+    if (w.order == FB_ROWS_SAME)
+        memcpy(to, from + first * bytes, (size_t)(count * bytes));
+    else if (w.order == FB_ROWS_TRANSPOSED)
+        copy_transposed(&w, first, count, to);
+    else
+        for (int64_t i = 0; i < count; i++)
+            memcpy((uint8_t *)to + i * bytes,
+                   from + fb_order_row(w.order, w.rows, w.head_dim, first + i) * bytes, (size_t)bytes);
+}
+
+/* The number of an element in a file's array. */
+static int64_t element_at(const fb_weight *w, int64_t row, int64_t col) {
+    if (w->order == FB_ROWS_SAME) return row * w->cols + col;
+    if (w->order == FB_ROWS_TRANSPOSED) return col * w->rows + row;
+    if (w->rows == 1) return fb_order_row(w->order, w->cols, w->head_dim, col);
+    return fb_order_row(w->order, w->rows, w->head_dim, row) * w->cols + col;
+}
+
+/* ---- one row, one element ---- */
+
 void fb_weight_row(const fb_weight *w, int64_t row, int64_t first, int64_t count, float *out) {
+    if (w->order == FB_ROWS_TRANSPOSED || (w->rows == 1 && w->order != FB_ROWS_SAME)) {
+        for (int64_t i = 0; i < count; i++) out[i] = (float)fb_weight_get(w, row, first + i);
+        return;
+    }
     if (!w->packed) {
         const uint8_t *data = w->data;
-        fb_quant_decode(w->dtype, data + fb_dtype_bytes(w->dtype, row * w->cols + first), count, out);
+        fb_quant_decode(w->dtype, data + fb_dtype_bytes(w->dtype, element_at(w, row, first)), count, out);
         return;
     }
     uint8_t block[64];
@@ -46,7 +106,7 @@ void fb_weight_row(const fb_weight *w, int64_t row, int64_t first, int64_t count
 }
 
 double fb_weight_get(const fb_weight *w, int64_t row, int64_t col) {
-    if (!w->packed) return fb_dtype_get(w->dtype, w->data, row * w->cols + col);
+    if (!w->packed) return fb_dtype_get(w->dtype, w->data, element_at(w, row, col));
     uint8_t block[64];
     const uint8_t *group =
         (const uint8_t *)w->data + row / FB_PACK_ROWS * (w->cols / 32) * fb_pack_block(w->dtype);

@@ -28,11 +28,17 @@ void fb_pack_row(fb_dtype dtype, const void *from, int64_t cols, int64_t row, vo
 /* And back. */
 void fb_unpack_row(fb_dtype dtype, const void *packed, int64_t cols, int64_t row, void *to);
 
-/* Columns [first, first + count) of a row of a weight, packed or not: whole blocks, or up to the row's end.
- */
+/* Packs a whole weight of a file. */
+void fb_pack(const fb_weight *from, void *packed);
+
+/* Rows [first, first + count) of a file's weight as ops read them, in its dtype. */
+void fb_weight_copy(const fb_weight *weight, int64_t first, int64_t count, void *to);
+
+/* Columns [first, first + count) of a row, of a file or of the CPU, as floats: whole blocks, or up to the
+ * row's end. */
 void fb_weight_row(const fb_weight *weight, int64_t row, int64_t first, int64_t count, float *out);
 
-/* One element of a weight, packed or not. */
+/* One element. */
 double fb_weight_get(const fb_weight *weight, int64_t row, int64_t col);
 
 #ifdef __cplusplus

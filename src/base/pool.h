@@ -6,6 +6,8 @@
 #ifndef FB_BASE_POOL_H
 #define FB_BASE_POOL_H
 
+#include <stdatomic.h>
+
 #include "base/status.h"
 
 typedef struct fb_pool fb_pool;
@@ -18,13 +20,19 @@ typedef void (*fb_pool_fn)(void *arg, int32_t lane);
 fb_status fb_pool_create(int32_t lanes, fb_pool **out, fb_error *err);
 void fb_pool_free(fb_pool *pool);
 
-/* Threads that there are, the caller of fb_pool_run included; and more of them. */
+/* Threads that there are, the caller of fb_pool_run included; and more of them: also in a process that was
+ * forked, and has none of its parent's. */
 int32_t fb_pool_lanes(const fb_pool *pool);
 fb_status fb_pool_grow(fb_pool *pool, int32_t lanes, fb_error *err);
 
 /* Runs `function` on the first `lanes` lanes and returns when all have returned. One run at a time: whoever
  * shares a pool takes turns (base/turn.h). */
 void fb_pool_run(fb_pool *pool, int32_t lanes, fb_pool_fn function, void *arg);
+
+/* Has a worker call `idle(arg)` every few microseconds while it spins between two runs. The flag is set while
+ * a worker will call it at least once more. */
+void fb_pool_on_idle(fb_pool *pool, void (*idle)(void *arg), void *arg);
+const atomic_bool *fb_pool_watching(const fb_pool *pool);
 
 /* Waits until every lane of the current run is here. */
 void fb_pool_barrier(fb_pool *pool);

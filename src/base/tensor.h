@@ -3,6 +3,7 @@
 #define FB_BASE_TENSOR_H
 
 #include "base/dtype.h"
+#include "base/order.h"
 
 #ifdef __CUDACC__
 #define FB_EVERYWHERE __host__ __device__
@@ -19,13 +20,17 @@ typedef struct fb_view {
     int64_t row_stride, head_stride;
 } fb_view;
 
-/* A weight [rows, cols], at any byte address. */
+/* A weight [rows, cols], at any byte address. A model has those of its file, in the file's order; a device
+ * has them as its kernels read them. */
 typedef struct fb_weight {
     const void *data; /* NULL: absent, as a bias may be */
     fb_dtype dtype;
     int64_t rows, cols;
-    bool packed;              /* rows interleaved as base/pack.h says; else row-major without gaps */
-    struct fb_screen *screen; /* which finds the rows with the largest products; or NULL */
+    fb_row_order order;       /* of a file: in which order it has the rows … */
+    int64_t head_dim;         /* … of heads of so many */
+    bool mapped;              /* of a file: in its mapping, whose pages may be let go and come back */
+    bool packed;              /* of a device: in its own layout (base/pack.h); else row-major without gaps */
+    struct fb_screen *screen; /* of a device: which finds the rows with the largest products; or NULL */
 } fb_weight;
 
 /* Which positions a cache keeps, and in which of its slots. With a window of 0, all: each in the slot of its

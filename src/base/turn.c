@@ -2,6 +2,11 @@
 
 #include <stddef.h>
 
+#include "base/clock.h"
+
+/* Long beside the 10 us of a hand-over, short beside what a person notices. */
+#define SLICE 1e-3
+
 /* On the waiting thread's stack. */
 struct fb_turn_waiter {
     pthread_cond_t granted_change;
@@ -17,32 +22,59 @@ void fb_turn_init(fb_turn *turn) {
 
 void fb_turn_end(fb_turn *turn) { pthread_mutex_destroy(&turn->lock); }
 
+static void wait_in_queue(fb_turn *turn) {
+    struct fb_turn_waiter self = {.granted = false};
+    pthread_cond_init(&self.granted_change, NULL);
+    *turn->last = &self;
+    turn->last = &self.next;
+    while (!self.granted) pthread_cond_wait(&self.granted_change, &turn->lock);
+    pthread_cond_destroy(&self.granted_change);
+}
+
 void fb_turn_take(fb_turn *turn) {
     pthread_mutex_lock(&turn->lock);
-    if (!turn->taken) {
+    bool kept = turn->kept && pthread_equal(turn->keeper, pthread_self());
+    if (turn->taken || (turn->first && !kept))
+        wait_in_queue(turn);
+    else
         turn->taken = true;
-    } else {
-        struct fb_turn_waiter self = {.granted = false};
-        pthread_cond_init(&self.granted_change, NULL);
-        *turn->last = &self;
-        turn->last = &self.next;
-        while (!self.granted) pthread_cond_wait(&self.granted_change, &turn->lock);
-        pthread_cond_destroy(&self.granted_change);
-    }
+    turn->kept = false;
+    if (!kept) turn->since = fb_now();
     pthread_mutex_unlock(&turn->lock);
 }
 
-/* `taken` stays set where a waiter gets the turn. */
+/* To the first in the queue, if there is one. */
+static void grant(fb_turn *turn) {
+    struct fb_turn_waiter *next = turn->first;
+    turn->kept = false;
+    turn->taken = next != NULL;
+    if (!next) return;
+    turn->first = next->next;
+    if (!turn->first) turn->last = &turn->first;
+    next->granted = true;
+    pthread_cond_signal(&next->granted_change);
+}
+
 void fb_turn_give(fb_turn *turn) {
     pthread_mutex_lock(&turn->lock);
-    struct fb_turn_waiter *next = turn->first;
-    if (next) {
-        turn->first = next->next;
-        if (!turn->first) turn->last = &turn->first;
-        next->granted = true;
-        pthread_cond_signal(&next->granted_change);
-    } else {
+    grant(turn);
+    pthread_mutex_unlock(&turn->lock);
+}
+
+/* Who watches clears the flag, then takes the lock: either the flag is seen cleared here, or `kept` there. */
+void fb_turn_give_for_now(fb_turn *turn, const atomic_bool *watching) {
+    pthread_mutex_lock(&turn->lock);
+    turn->kept = turn->first && fb_now() - turn->since < SLICE && atomic_load(watching);
+    turn->keeper = pthread_self();
+    if (turn->kept)
         turn->taken = false;
-    }
+    else
+        grant(turn);
+    pthread_mutex_unlock(&turn->lock);
+}
+
+void fb_turn_pass(fb_turn *turn) {
+    pthread_mutex_lock(&turn->lock);
+    if (turn->kept) grant(turn);
     pthread_mutex_unlock(&turn->lock);
 }

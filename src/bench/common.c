@@ -5,6 +5,7 @@
 #include "base/dtype.h"
 #include "base/stats.h"
 #include "bench/bench.h"
+#include "fuse/fuse.h"
 #include "fuse/tolerance.h"
 #include "model/model.h"
 
@@ -68,7 +69,9 @@ bool fb_bench_agrees(const fb_bench_difference *d, bool bits, double tolerance) 
 double fb_bench_tolerance(const fb_model *model, const fb_session_options *options) {
     fb_dtype kv;
     if (fb_dtype_parse_kv(options->kv, options->act, &kv, NULL) != FB_OK) return 0;
-    return fb_fuse_tolerance(options->act, kv, fb_model_quantizes(model, options),
+    return fb_fuse_tolerance(options->act, kv,
+                             fb_program_quantizes(&model->spec->program) && !options->float_dot &&
+                                 options->act != FB_F64,
                              model->spec->program.layers);
 }
 

@@ -6,16 +6,14 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "bench/bench.h"
-#include "fuse/fuse.h"
-#include "model/model.h"
+#include "run/session.h"
 
-/* One side: a plan, its engine, and the ops that the other side does not have. */
+/* One side: a session, and the ops of its plan that the other side does not have. */
 typedef struct side {
-    fb_plan plan;
-    const fb_backend *backend;
-    fb_engine *engine;
+    fb_session *session;
+    const fb_plan *plan; /* the session's */
     bool differs[FB_SECTIONS][FB_MAX_OPS];
-    float *logits; /* [vocab] of the last step, or of nothing in a plan without logits */
+    const float *logits; /* [vocab] of the last step; NULL in a plan without logits */
     int32_t best;
     double tail; /* seconds from the last ops to the best tokens */
 } side;
@@ -43,7 +41,7 @@ static bool has_op(const fb_program *p, fb_section section, const fb_op *op) {
 }
 
 static void mark_differences(side *s, const fb_program *other) {
-    const fb_program *p = &s->plan.program;
+    const fb_program *p = &s->plan->program;
     for (int section = 0; section < FB_SECTIONS; section++)
         for (int32_t i = 0; i < p->op_count[section]; i++)
             s->differs[section][i] = !has_op(other, (fb_section)section, &p->ops[section][i]);
@@ -52,61 +50,45 @@ static void mark_differences(side *s, const fb_program *other) {
 /* Seconds so far in the ops that differ. Where the two do not agree about logits, finding the best token is
  * part of the work, too. */
 static double seconds_of(const side *s, bool with_tail) {
-    const fb_trace *trace = s->backend->trace(s->engine);
+    const fb_trace *trace = fb_session_trace(s->session);
     double sum = with_tail ? s->tail : 0;
     for (int section = 0; section < FB_SECTIONS; section++)
-        for (int32_t i = 0; i < s->plan.program.op_count[section]; i++)
+        for (int32_t i = 0; i < s->plan->program.op_count[section]; i++)
             if (s->differs[section][i]) sum += trace->seconds[section][i];
     return sum;
 }
 
 /* ---- steps ---- */
 
-static fb_status open_side(const ops_bench *b, uint32_t fuses, side *s, fb_error *err) {
-    const fb_bench_ops_options *o = b->options;
-    int32_t device;
-    FB_TRY(fb_backend_find(&b->session, &s->backend, &device, err));
-    fb_plan_options plan = {.fuses = fuses,
-                            .exact = o->exact,
-                            .greedy = true,
-                            .float_dot = fb_float_dot(&b->session),
-                            .screen = s->backend->screens};
-    fb_dtype kv;
-    FB_TRY(fb_dtype_parse_kv(o->kv, o->act, &kv, err));
-    fb_backend_options backend = {.threads = o->threads,
-                                  .act = o->act,
-                                  .kv = kv,
-                                  .isa = o->isa,
-                                  .device = device,
-                                  .profile = true,
-                                  .capacity = o->prompt + o->gen,
-                                  .chunk = o->prompt,
-                                  .epilogue_rows = 1};
-    fb_bound bound = {&s->plan.program, b->model->weights};
-    FB_TRY(fb_plan_make(&b->model->spec->program, &plan, &s->plan, err));
-    int64_t bytes = s->plan.program.vocab * (int64_t)sizeof *s->logits;
-    s->logits = malloc((size_t)bytes);
-    if (!s->logits) return fb_fail_memory(err, "logits", bytes);
-    return s->backend->open(&bound, &backend, &s->engine, err);
+static fb_status open_side(const ops_bench *b, const char *fuse, side *s, fb_error *err) {
+    fb_session_options o = b->session;
+    o.fuse = fuse;
+    o.greedy = o.profile = true;
+    o.capacity = b->options->prompt + b->options->gen;
+    o.chunk = b->options->prompt;
+    FB_TRY(fb_session_create(b->model, &o, &s->session, err));
+    s->plan = &fb_session_execution(s->session)->plan;
+    return FB_OK;
 }
 
 static void close_side(side *s) {
-    if (s->engine) s->backend->close(s->engine);
-    free(s->logits);
+    fb_session_free(s->session);
     *s = (side){0};
 }
 
 static fb_status run_step(const ops_bench *b, side *s, int64_t position, int64_t rows, fb_error *err) {
-    fb_step step = {.ids = b->ids + position,
-                    .rows = rows,
-                    .position = position,
-                    .epilogue_rows = 1,
-                    .logits = s->logits,
-                    .best = &s->best};
-    double walked = s->backend->trace(s->engine)->walk, began = fb_now();
-    FB_TRY(s->backend->run(s->engine, &step, err));
-    if (s->plan.program.logits != FB_NONE) s->best = fb_bench_argmax(s->logits, s->plan.program.vocab);
-    s->tail += fb_now() - began - (s->backend->trace(s->engine)->walk - walked);
+    const fb_trace *trace = fb_session_trace(s->session);
+    FB_TRY(fb_session_trim(s->session, position, err));
+    double walked = trace->walk, began = fb_now();
+    FB_TRY(fb_session_prefill(s->session, b->ids + position, rows, err));
+    s->logits = NULL;
+    if (s->plan->program.logits != FB_NONE) {
+        FB_TRY(fb_session_logits(s->session, &s->logits, NULL, NULL, err));
+        s->best = fb_bench_argmax(s->logits, s->plan->program.vocab);
+    } else {
+        FB_TRY(fb_session_best(s->session, &s->best, err));
+    }
+    s->tail += fb_now() - began - (trace->walk - walked);
     return FB_OK;
 }
 
@@ -122,8 +104,8 @@ static fb_status run_rep(const ops_bench *b, side *s, bool prefill, fb_error *er
 /* Every step of both, in step. */
 static fb_status check(ops_bench *b, fb_fuse_id fuse, fb_bench_op *op, fb_error *err) {
     fb_bench_difference d = {.bit_identical = true};
-    const fb_program *p = &b->plain.plan.program;
-    bool logits = b->fused.plan.program.logits != FB_NONE;
+    const fb_program *p = &b->plain.plan->program;
+    bool logits = b->fused.plan->program.logits != FB_NONE;
     for (int64_t i = 0; i <= b->options->gen; i++) {
         int64_t position = i ? b->options->prompt + i - 1 : 0, rows = i ? 1 : b->options->prompt;
         FB_TRY(run_step(b, &b->plain, position, rows, err));
@@ -139,7 +121,7 @@ static fb_status check(ops_bench *b, fb_fuse_id fuse, fb_bench_op *op, fb_error 
 }
 
 static fb_status time_op(ops_bench *b, fb_bench_op *op, bool prefill, fb_error *err) {
-    bool with_tail = (b->plain.plan.program.logits == FB_NONE) != (b->fused.plan.program.logits == FB_NONE);
+    bool with_tail = (b->plain.plan->program.logits == FB_NONE) != (b->fused.plan->program.logits == FB_NONE);
     double steps = prefill ? 1 : (double)b->options->gen;
     for (int64_t rep = 0; rep < b->options->reps; rep++)
         for (int turn = 0; turn < 2; turn++) {
@@ -169,12 +151,12 @@ static fb_status bench_fuse(ops_bench *b, fb_fuse_id fuse, fb_error *err) {
     fb_bench_op *decode, *prefill;
     FB_TRY(add_op(b, fuse, 1, &decode, err));
     FB_TRY(add_op(b, fuse, b->options->prompt, &prefill, err));
-    FB_TRY(open_side(b, 0, &b->plain, err));
-    FB_TRY(open_side(b, FB_FUSE_BIT(fuse), &b->fused, err));
-    b->report->threads = b->plain.backend->threads(b->plain.engine);
-    snprintf(b->report->isa, sizeof b->report->isa, "%s", b->plain.backend->variant(b->plain.engine));
-    mark_differences(&b->plain, &b->fused.plan.program);
-    mark_differences(&b->fused, &b->plain.plan.program);
+    FB_TRY(open_side(b, "none", &b->plain, err));
+    FB_TRY(open_side(b, fb_fuse_name(fuse), &b->fused, err));
+    b->report->threads = fb_session_threads(b->plain.session);
+    snprintf(b->report->isa, sizeof b->report->isa, "%s", fb_session_isa(b->plain.session));
+    mark_differences(&b->plain, &b->fused.plan->program);
+    mark_differences(&b->fused, &b->plain.plan->program);
     FB_TRY(check(b, fuse, decode, err));
     prefill->agrees = decode->agrees;
     prefill->bit_identical = decode->bit_identical;
@@ -197,10 +179,13 @@ static fb_status run(ops_bench *b, fb_error *err) {
     b->ids = malloc((size_t)(o->prompt + o->gen) * sizeof *b->ids);
     if (!b->report->ops || !b->ids) return fb_fail_memory(err, "benchmark", (o->prompt + o->gen) * 4);
     fb_bench_ids(b->model, b->ids, o->prompt + o->gen);
+    side all = {0}; /* what the device says of its fuses */
+    FB_TRY(open_side(b, "all", &all, err));
+    fb_plan_options alone = fb_session_execution(all.session)->options;
+    close_side(&all);
+    alone.graph = false; /* how ops are launched, not one of them */
+    alone.step_why_not = NULL;
     for (int fuse = 0; fuse < FB_FUSE_COUNT; fuse++) {
-        const fb_backend *backend = fb_backend_of(&b->session);
-        fb_plan_options alone = {
-            .greedy = true, .float_dot = fb_float_dot(&b->session), .screen = backend && backend->screens};
         if (!fb_fuse_why_not(&b->model->spec->program, (fb_fuse_id)fuse, &alone)) {
             fb_status status = bench_fuse(b, (fb_fuse_id)fuse, err);
             close_side(&b->plain);

@@ -61,10 +61,15 @@ typedef struct fb_plan_options {
     bool exact;     /* bit-identical variants only */
     bool greedy;    /* only the best token of a step is wanted, not the logits */
     bool float_dot; /* quantised weights are multiplied with floats: nothing is quantised in the program */
-    bool screen;    /* the backend reads screens (base/screen.h) */
-    bool graph;     /* the backend can record a step */
-    bool step;      /* and do its layers in one kernel, with activations and a cache of these types */
     int64_t sinks, window; /* of a cache that is a ring (fb_ring); 0: dense */
+    /* What the device can do. It is asked before a plan is made, and nothing changes a plan afterwards. */
+    bool screen;           /* the head has a screen (base/screen.h) there … */
+    const char *no_screen; /* … or why not; NULL: the pattern's own words */
+    bool graph;            /* it can record a step */
+    /* Why a program's layers cannot be one kernel there, in a few words; NULL: they can. The function is NULL
+     * where no program's can. */
+    const char *(*step_why_not)(const void *arg, const fb_program *program);
+    const void *step_arg;
 } fb_plan_options;
 
 /* A program after its fuses. The frequencies still belong to the plain program. */
@@ -77,11 +82,6 @@ typedef struct fb_plan {
 
 fb_status fb_plan_make(const fb_program *plain, const fb_plan_options *options, fb_plan *plan, fb_error *err);
 
-/* Makes head_argmax of head_screen, where the head turned out to have no screen: the same answer from all
- * rows.
- */
-void fb_plan_unscreen(fb_plan *plan);
-
 /* Why a fuse alone (options->fuses does not count) does not apply to a plain program, in a few words; NULL if
  * it does. */
 const char *fb_fuse_why_not(const fb_program *plain, fb_fuse_id fuse, const fb_plan_options *options);
@@ -92,18 +92,12 @@ static inline uint32_t fb_fuse_company(int fuse) {
     return fuse == FB_FUSE_STEP ? FB_FUSE_ALL : FB_FUSE_BIT(fuse);
 }
 
-/* The types that the kernel of `step` has: 16 bits, in the cache as in the ops. */
-static inline bool fb_step_types(fb_dtype act, fb_dtype kv) {
-    return act == kv && (act == FB_F16 || act == FB_BF16);
-}
-
 /* Whether a fuse applies with quant_gemm but not alone: a norm whose projections read it quantised. */
 bool fb_fuse_after_quant_gemm(const fb_program *plain, fb_fuse_id fuse, const fb_plan_options *options);
 
-/* Whether a session multiplies floats only: a float64 run is the truth, from which quantised activations are
- * an error. */
-static inline bool fb_float_dot(const fb_session_options *options) {
-    return options->float_dot || options->act == FB_F64;
-}
+/* Puts `quantize` ops before the linears whose weights are multiplied with integers (slots of Q8_0 and Q4_0);
+ * and whether there are any. fb_plan_make does this to a plain program. */
+fb_status fb_program_quantize(fb_program *program, fb_error *err);
+bool fb_program_quantizes(const fb_program *plain);
 
 #endif

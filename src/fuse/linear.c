@@ -210,8 +210,7 @@ bool fb_condition_greedy(const fb_match *m) {
 
 bool fb_condition_screen(const fb_match *m) {
     const fb_op *head = fb_match_op(m, 0);
-    return fb_condition_greedy(m) && m->options->screen && head->attr.segment[0].dot == FB_DOT_FLOAT &&
-           m->program->slots[head->weights[0]].screened;
+    return fb_condition_greedy(m) && m->options->screen && head->attr.segment[0].dot == FB_DOT_FLOAT;
 }
 
 static bool rewrite_head(const fb_match *m, fb_fuse_id fuse) {

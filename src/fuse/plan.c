@@ -50,18 +50,6 @@ fb_status fb_fuse_parse(const char *spec, uint32_t *fuses, bool *automatic, fb_e
  * -----------------------------------------------------------------------------------------------------------
  */
 
-/* Linears read what would have been quantised for them. */
-static void take_floats(fb_program *p) {
-    for (int s = 0; s < FB_SECTIONS; s++)
-        for (int32_t i = p->op_count[s]; i-- > 0;) {
-            fb_op *op = &p->ops[s][i];
-            if (op->kind == FB_OP_LINEAR) op->attr.segment[0].dot = FB_DOT_FLOAT;
-            if (op->kind != FB_OP_QUANTIZE) continue;
-            fb_value_replace(p, op->out[0], op->in[0]);
-            fb_op_remove(p, (fb_section)s, i);
-        }
-}
-
 static void count_calls(fb_plan *plan) {
     const fb_program *p = &plan->program;
     for (int s = 0; s < FB_SECTIONS; s++)
@@ -75,20 +63,15 @@ static void count_calls(fb_plan *plan) {
         if (plan->calls[f]) plan->applied |= FB_FUSE_BIT(f);
 }
 
-/* Whether the kernel of a whole step has all that the layers are made of (src/backend/cuda/step_list.h). */
-static bool has_step_kernel(const fb_program *p, const fb_plan_options *options) {
-    const uint64_t kinds =
-        FB_KIND(LINEAR) | FB_KIND(LINEAR_GROUP) | FB_KIND(ROPE_KV) | FB_KIND(KV_APPEND) | FB_KIND(ATTN_FLASH);
-    for (int32_t i = 0; i < p->op_count[FB_BODY]; i++)
-        if (!(kinds >> p->ops[FB_BODY][i].kind & 1)) return false;
-    return options->step && !options->window && p->head_dim <= 128 && p->head_dim % 8 == 0;
+static const char *step_why_not(const fb_plan_options *options, const fb_program *p) {
+    return options->step_why_not ? options->step_why_not(options->step_arg, p) : "only on the cuda backend";
 }
 
 fb_status fb_plan_make(const fb_program *plain, const fb_plan_options *options, fb_plan *plan,
                        fb_error *err) {
     memset(plan, 0, sizeof *plan);
     plan->program = *plain;
-    if (options->float_dot) take_floats(&plan->program);
+    if (!options->float_dot) FB_TRY(fb_program_quantize(&plan->program, err));
     if (options->sinks) FB_TRY(fb_program_add_sinks(&plan->program, options->sinks + options->window, err));
     for (int32_t i = 0; i < fb_pattern_count; i++) {
         const fb_pattern *pattern = &fb_pattern_table[i];
@@ -101,27 +84,13 @@ fb_status fb_plan_make(const fb_program *plain, const fb_plan_options *options, 
     if (options->graph && (options->fuses & FB_FUSE_BIT(FB_FUSE_GRAPH))) {
         plan->applied |= FB_FUSE_BIT(FB_FUSE_GRAPH);
         plan->calls[FB_FUSE_GRAPH] = 1;
-        if ((options->fuses & FB_FUSE_BIT(FB_FUSE_STEP)) && has_step_kernel(&plan->program, options)) {
+        if ((options->fuses & FB_FUSE_BIT(FB_FUSE_STEP)) && !step_why_not(options, &plan->program)) {
             plan->applied |= FB_FUSE_BIT(FB_FUSE_STEP);
             plan->calls[FB_FUSE_STEP] = 1;
         }
     }
     fb_layout layout;
     return fb_layout_make(&plan->program, &layout, err);
-}
-
-void fb_plan_unscreen(fb_plan *plan) {
-    fb_program *p = &plan->program;
-    for (int32_t i = 0; i < p->op_count[FB_EPILOGUE]; i++) {
-        fb_op *op = &p->ops[FB_EPILOGUE][i];
-        if (!op->attr.screen) continue;
-        op->attr.screen = false;
-        op->fuses = (op->fuses & ~FB_FUSE_BIT(FB_FUSE_HEAD_SCREEN)) | FB_FUSE_BIT(FB_FUSE_HEAD_ARGMAX);
-    }
-    memset(plan->calls, 0, sizeof plan->calls);
-    memset(plan->head_calls, 0, sizeof plan->head_calls);
-    plan->applied = 0;
-    count_calls(plan);
 }
 
 static bool applies(const fb_program *plain, fb_fuse_id fuse, fb_plan_options options) {
@@ -143,12 +112,23 @@ bool fb_fuse_after_quant_gemm(const fb_program *plain, fb_fuse_id fuse, const fb
     return !applies(plain, fuse, only(options, alone)) && applies(plain, fuse, only(options, both));
 }
 
+/* Of a fuse that no pattern makes: what the device says of the plan with all fuses. */
+static const char *why_no_step(const fb_program *plain, const fb_plan_options *options) {
+    if (!options->graph) return "only on the cuda backend";
+    fb_plan *plan = malloc(sizeof *plan);
+    fb_plan_options o = only(options, FB_FUSE_ALL & ~FB_FUSE_BIT(FB_FUSE_STEP));
+    const char *why = plan && fb_plan_make(plain, &o, plan, NULL) == FB_OK
+                          ? step_why_not(options, &plan->program)
+                          : "no memory";
+    free(plan);
+    return why;
+}
+
 const char *fb_fuse_why_not(const fb_program *plain, fb_fuse_id fuse, const fb_plan_options *options) {
-    if (applies(plain, fuse, only(options, fb_fuse_company(fuse)))) return NULL;
-    if (fuse == FB_FUSE_HEAD_SCREEN && !options->screen) return "only on the cpu backend";
-    if (fuse == FB_FUSE_GRAPH || (fuse == FB_FUSE_STEP && !options->graph)) return "only on the cuda backend";
-    if (fuse == FB_FUSE_STEP)
-        return options->step ? "its kernel has not all of a layer's ops" : "only of 16 bits, the cache too";
+    if (fuse == FB_FUSE_STEP) return why_no_step(plain, options);
+    if (applies(plain, fuse, only(options, FB_FUSE_BIT(fuse)))) return NULL;
+    if (fuse == FB_FUSE_HEAD_SCREEN && options->no_screen) return options->no_screen;
+    if (fuse == FB_FUSE_GRAPH) return "only on the cuda backend";
     if (fb_fuse_after_quant_gemm(plain, fuse, options)) return "quantised in between: only with quant_gemm";
     for (int32_t i = 0; i < fb_pattern_count; i++)
         if (fb_pattern_table[i].fuse == fuse) return fb_pattern_table[i].needs;

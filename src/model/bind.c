@@ -2,7 +2,6 @@
 #include <stdlib.h>
 
 #include "arch/gguf_names.h"
-#include "file/map.h"
 #include "model/model.h"
 
 #define NAME_SIZE 128
@@ -29,7 +28,6 @@ typedef struct source {
     char name[NAME_SIZE];
     const fb_tensor_entry *entry; /* NULL: missing */
     fb_row_order order;
-    bool transposed; /* [cols, rows] */
 } source;
 
 /* A slot's tensor name in one layer. */
@@ -42,7 +40,7 @@ static void tensor_name(const fb_slot *slot, int64_t layer, char *name, size_t s
 }
 
 static void find_source(const fb_model *m, const fb_slot *slot, int64_t layer, source *from) {
-    *from = (source){.transposed = slot->transposed && !m->gguf};
+    *from = (source){.order = slot->transposed && !m->gguf ? FB_ROWS_TRANSPOSED : FB_ROWS_SAME};
     tensor_name(slot, layer, from->name, sizeof from->name);
     if (m->gguf) {
         char name[FB_GGUF_NAME_SIZE];
@@ -65,8 +63,8 @@ static fb_status check_dtype(const char *path, const fb_slot *slot, const source
 
 static fb_status check_shape(const char *path, const fb_slot *slot, const source *from, fb_error *err) {
     const fb_tensor_entry *entry = from->entry;
-    int64_t first = from->transposed ? slot->cols : slot->rows,
-            second = from->transposed ? slot->rows : slot->cols;
+    bool transposed = from->order == FB_ROWS_TRANSPOSED;
+    int64_t first = transposed ? slot->cols : slot->rows, second = transposed ? slot->rows : slot->cols;
     bool same = slot->vector ? entry->dims == 1 && entry->shape[0] == slot->cols
                              : entry->dims == 2 && entry->shape[0] == first && entry->shape[1] == second;
     if (same) return FB_OK;
@@ -80,41 +78,6 @@ static fb_status check_shape(const char *path, const fb_slot *slot, const source
                    want);
 }
 
-/* A copy of a matrix with rows and columns exchanged; blocks of 32 x 32 keep both sides in cache. */
-static void *transpose(const uint8_t *from, int64_t rows, int64_t cols, int64_t size) {
-    uint8_t *to = malloc((size_t)(rows * cols * size));
-    if (!to) return NULL;
-    for (int64_t r0 = 0; r0 < rows; r0 += 32)
-        for (int64_t c0 = 0; c0 < cols; c0 += 32)
-            for (int64_t r = r0; r < rows && r < r0 + 32; r++)
-                for (int64_t c = c0; c < cols && c < c0 + 32; c++)
-                    memcpy(to + (c * rows + r) * size, from + (r * cols + c) * size, (size_t)size);
-    return to;
-}
-
-/* A copy with the rows in the order of the program. Rows are whole blocks, so that any dtype will do. */
-static void *reorder(const uint8_t *from, fb_row_order order, int64_t rows, int64_t row_bytes,
-                     int64_t head_dim) {
-    uint8_t *to = malloc((size_t)(rows * row_bytes));
-    for (int64_t r = 0; to && r < rows; r++)
-        memcpy(to + r * row_bytes, from + fb_gguf_row(order, rows, head_dim, r) * row_bytes,
-               (size_t)row_bytes);
-    return to;
-}
-
-/* Copies what the file has in another order than the ops read it; its pages are not needed after that. */
-static fb_status repack(fb_model *m, const fb_slot *slot, const source *from, fb_weight *w, void **copy,
-                        fb_error *err) {
-    int64_t bytes = fb_dtype_bytes(w->dtype, from->entry->count);
-    int64_t rows = slot->vector ? slot->cols : slot->rows; /* a vector has one an element */
-    *copy = from->transposed ? transpose(w->data, slot->cols, slot->rows, fb_dtype_size(w->dtype))
-                             : reorder(w->data, from->order, rows, bytes / rows, m->spec->program.head_dim);
-    if (!*copy) return fb_fail_memory(err, from->name, bytes);
-    fb_map_release(w->data, (size_t)bytes);
-    w->data = *copy;
-    return FB_OK;
-}
-
 static fb_status bind_one(fb_model *m, const char *path, const fb_slot *slot, int64_t layer, int64_t index,
                           const fb_tensor_entry **used, fb_error *err) {
     source from;
@@ -126,8 +89,9 @@ static fb_status bind_one(fb_model *m, const char *path, const fb_slot *slot, in
     w->rows = slot->rows;
     w->cols = slot->cols;
     w->data = from.entry->data;
-    if (from.transposed || from.order != FB_ROWS_SAME)
-        FB_TRY(repack(m, slot, &from, w, &m->repacked[index], err));
+    w->order = from.order;
+    w->mapped = true;
+    w->head_dim = m->spec->program.head_dim;
     m->info.parameters += from.entry->count;
     m->parameters[w->dtype] += from.entry->count;
     m->bytes[w->dtype] += fb_dtype_bytes(w->dtype, from.entry->count);
@@ -164,13 +128,25 @@ static fb_status check_unused(const fb_model *m, const char *path, const fb_tens
     return FB_OK;
 }
 
+/* That of all layers; FB_DTYPE_COUNT where they differ. */
+static fb_dtype common_dtype(const fb_weight *weights, int64_t layers) {
+    for (int64_t layer = 1; layer < layers; layer++)
+        if (weights[layer].dtype != weights[0].dtype) return FB_DTYPE_COUNT;
+    return weights[0].dtype;
+}
+
+void fb_model_note_dtypes(fb_model *m) {
+    fb_program *p = &m->spec->program;
+    for (int32_t s = 0; s < p->slot_count; s++)
+        p->slots[s].dtype = common_dtype(m->weights + s * p->layers, p->layers);
+}
+
 fb_status fb_model_bind(fb_model *m, const char *path, fb_error *err) {
     const fb_program *p = &m->spec->program;
     int64_t total = p->slot_count * p->layers, count = 0;
     m->weights = calloc((size_t)total, sizeof *m->weights);
-    m->repacked = calloc((size_t)total, sizeof *m->repacked);
     const fb_tensor_entry **used = calloc((size_t)total, sizeof *used);
-    fb_status status = m->weights && m->repacked && used ? FB_OK : fb_fail_memory(err, path, total * 64);
+    fb_status status = m->weights && used ? FB_OK : fb_fail_memory(err, path, total * 64);
     for (int32_t s = 0; s < p->slot_count && status == FB_OK; s++) {
         const fb_slot *slot = &p->slots[s];
         fb_weight *weights = m->weights + s * p->layers;
@@ -179,6 +155,7 @@ fb_status fb_model_bind(fb_model *m, const char *path, fb_error *err) {
         for (int64_t layer = 1; layer < p->layers && !slot->per_layer; layer++) weights[layer] = weights[0];
     }
     if (status == FB_OK) status = check_unused(m, path, used, count, err);
+    if (status == FB_OK) fb_model_note_dtypes(m);
     free((void *)used);
     return status;
 }

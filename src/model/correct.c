@@ -26,14 +26,12 @@ static const fb_weight *weight_of(const estimate *e, int32_t slot) {
 
 /* ---- the program --------------------------------------------------------------------------------------- */
 
-/* The op of the section that computes `value`, which may be a view or quantised; NULL: another section's. */
+/* The op of the section that computes `value`, which may be a view; NULL: another section's. */
 static const fb_op *writer(const estimate *e, int32_t value) {
     const fb_program *p = program_of(e);
     for (int32_t i = p->op_count[e->section] - 1; value != FB_NONE && i >= 0; i--) {
         const fb_op *op = &p->ops[e->section][i];
-        if (op->out[0] == FB_NONE || op->out[0] != p->values[value].storage) continue;
-        if (op->kind != FB_OP_QUANTIZE) return op;
-        value = op->in[0];
+        if (op->out[0] != FB_NONE && op->out[0] == p->values[value].storage) return op;
     }
     return NULL;
 }

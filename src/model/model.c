@@ -1,10 +1,10 @@
 #include "model/model.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "arch/gguf.h"
-#include "base/screen.h"
 #include "base/sized.h"
 #include "file/json.h"
 #include "file/map.h"
@@ -140,15 +140,29 @@ static fb_status open_gguf(const char *path, fb_model *m, fb_error *err) {
 /* ---- the model ------------------------------------------------------------------------------------------
  */
 
+typedef struct attachment {
+    void (*release)(void *arg);
+    void *arg;
+    struct attachment *next;
+} attachment;
+
+struct fb_attached {
+    pthread_mutex_t lock;
+    attachment *first;
+};
+
 fb_status fb_model_open(const char *path, fb_model **out, fb_error *err) {
     *out = NULL;
     if (!path || !*path) return fb_fail(err, FB_ERROR_USAGE, "model: no path given");
     fb_model *m = calloc(1, sizeof *m);
     if (!m) return fb_fail_memory(err, "model", sizeof *m);
+    m->attached = calloc(1, sizeof *m->attached);
+    if (!m->attached) {
+        free(m);
+        return fb_fail_memory(err, "model", sizeof *m->attached);
+    }
+    pthread_mutex_init(&m->attached->lock, NULL);
     fb_status status = is_gguf(path) ? open_gguf(path, m, err) : open_directory(path, m, err);
-    if (status == FB_OK) status = fb_model_pack(m, err);
-    if (status == FB_OK) status = fb_model_lower(m, err);
-    if (status == FB_OK) status = fb_model_screen(m, err);
     if (status != FB_OK) {
         fb_model_free(m);
         return status;
@@ -164,14 +178,31 @@ fb_status fb_model_open(const char *path, fb_model **out, fb_error *err) {
     return FB_OK;
 }
 
+/* In reverse order. */
+static void release_attached(struct fb_attached *all) {
+    while (all->first) {
+        attachment *a = all->first;
+        all->first = a->next;
+        a->release(a->arg);
+        free(a);
+    }
+    pthread_mutex_destroy(&all->lock);
+    free(all);
+}
+
+fb_status fb_model_attach(const fb_model *m, void (*release)(void *arg), void *arg, fb_error *err) {
+    attachment *a = malloc(sizeof *a);
+    if (!a) return fb_fail_memory(err, "model", sizeof *a);
+    pthread_mutex_lock(&m->attached->lock);
+    *a = (attachment){release, arg, m->attached->first};
+    m->attached->first = a;
+    pthread_mutex_unlock(&m->attached->lock);
+    return FB_OK;
+}
+
 void fb_model_free(fb_model *m) {
     if (!m) return;
-    int64_t total = m->spec ? m->spec->program.slot_count * m->spec->program.layers : 0;
-    for (int64_t i = 0; m->repacked && i < total; i++) free(m->repacked[i]);
-    free(m->repacked);
-    free(m->packed);
-    fb_screen_end(m->screen);
-    free(m->screen);
+    release_attached(m->attached);
     free(m->weights);
     fb_tokenizer_free(m->tokenizer);
     if (m->gguf)
@@ -204,10 +235,6 @@ bool fb_model_fact(const fb_model *m, int index, const char **name, const char *
     *name = m->spec->facts[index].name;
     *value = m->spec->facts[index].value;
     return true;
-}
-
-fb_status fb_model_program_text(const fb_model *m, char **text, fb_error *err) {
-    return fb_program_print(&m->spec->program, NULL, text, err);
 }
 
 bool fb_model_is_end(const fb_model *m, int32_t id) {

@@ -3,8 +3,8 @@
 #define FB_MODEL_MODEL_H
 
 #include "arch/arch.h"
-#include "backend/backend.h"
 #include "base/dtype.h"
+#include "base/tensor.h"
 #include "file/gguf.h"
 #include "text/tokenizer.h"
 
@@ -12,27 +12,22 @@ struct fb_model {
     fb_spec *spec;
     fb_gguf *gguf; /* the file, which has the tensors; NULL for a directory */
     fb_tensor_table *tensors;
-    fb_weight *weights; /* [slots][layers] */
-    void **repacked; /* [slots * layers]: copies of weights that the file has in another order, else NULL */
-    void *packed;    /* the memory of weights that have moved, or NULL */
-    struct fb_screen *screen; /* of the head; or NULL */
-    fb_tokenizer *tokenizer;  /* or NULL */
+    fb_weight *weights;      /* [slots][layers]: the file's */
+    fb_tokenizer *tokenizer; /* or NULL */
     fb_model_info info;
+    struct fb_attached *attached; /* what others keep for the model as long as it is open */
     int64_t parameters[FB_DTYPE_COUNT], bytes[FB_DTYPE_COUNT]; /* of the weights as stored, by dtype */
 };
 
+/* Has `release(arg)` called when the model is freed; from several threads at once. The model does not know
+ * what it is: a device's copy of the weights, say. */
+fb_status fb_model_attach(const fb_model *model, void (*release)(void *arg), void *arg, fb_error *err);
+
 /* Finds every weight of the program in model->tensors, checks its dtype and shape, and fills weights,
- * repacked and the counts of info. A tensor that no op reads is refused, unless the spec ignores it. */
+ * the slots' dtypes and the counts of info. A tensor that no op reads is refused, unless the spec ignores it.
+ */
 fb_status fb_model_bind(fb_model *model, const char *path, fb_error *err);
-
-/* Packs the weights that can be and moves others to better addresses (model/pack.c), then makes the linears
- * that read packed ones multiply integers. */
-fb_status fb_model_pack(fb_model *model, fb_error *err);
-fb_status fb_model_lower(fb_model *model, fb_error *err);
-/* Gives the head a screen (base/screen.h), if it can have one. */
-fb_status fb_model_screen(fb_model *model, fb_error *err);
-
-/* Whether a session of these options quantises activations. */
-bool fb_model_quantizes(const fb_model *model, const fb_session_options *options);
+/* Tells the program's slots the dtypes of their weights. */
+void fb_model_note_dtypes(fb_model *model);
 
 #endif

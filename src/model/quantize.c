@@ -57,13 +57,6 @@ typedef struct quantizer {
 
 /* ---- the list ------------------------------------------------------------------------------------------ */
 
-/* The slot whose product is the logits. */
-static int32_t head_slot(const fb_program *p) {
-    for (int32_t i = 0; i < p->op_count[FB_EPILOGUE]; i++)
-        if (p->ops[FB_EPILOGUE][i].out[0] == p->logits) return p->ops[FB_EPILOGUE][i].weights[0];
-    return FB_NONE;
-}
-
 /* Learned positions are added to activations as they are; they stay exact, as vectors do. */
 static bool is_position(const fb_program *p, int32_t slot) {
     for (int32_t i = 0; i < p->op_count[FB_PROLOGUE]; i++)
@@ -76,7 +69,7 @@ static fb_dtype choose_type(const quantizer *q, int32_t slot, bool *no_blocks) {
     const fb_program *p = &q->model->spec->program;
     *no_blocks = false;
     if (p->slots[slot].vector || is_position(p, slot)) return FB_F32;
-    fb_dtype type = slot == head_slot(p) ? q->options->head : q->options->type;
+    fb_dtype type = slot == fb_program_head(p) ? q->options->head : q->options->type;
     *no_blocks = p->slots[slot].cols % fb_dtype_block(type) != 0;
     return *no_blocks ? FB_F16 : type;
 }
@@ -175,10 +168,10 @@ static uint8_t *bytes_at(uint8_t *rows, const quantizer *q, int64_t place) {
     return rows + place * q->room * (int64_t)sizeof(float);
 }
 
-/* A row as the checkpoint has it; `place` is its number in the batch. */
+/* A row as ops read it; `place` is its number in the batch. */
 static const uint8_t *source_row(const quantizer *q, const fb_weight *w, int64_t row, int64_t place) {
-    if (!w->packed) return (const uint8_t *)w->data + row * fb_dtype_bytes(w->dtype, w->cols);
-    fb_unpack_row(w->dtype, w->data, w->cols, row, bytes_at(q->from, q, place));
+    if (w->order == FB_ROWS_SAME) return (const uint8_t *)w->data + row * fb_dtype_bytes(w->dtype, w->cols);
+    fb_weight_copy(w, row, 1, bytes_at(q->from, q, place));
     return bytes_at(q->from, q, place);
 }
 
@@ -272,7 +265,7 @@ static fb_status file_order(const quantizer *q, const item *t, int64_t **out, fb
     int64_t rows = t->weight.rows, head_dim = q->model->spec->program.head_dim;
     int64_t *order = *out = malloc((size_t)rows * sizeof *order);
     if (!order) return fb_fail_memory(err, t->name, rows * (int64_t)sizeof *order);
-    for (int64_t i = 0; i < rows; i++) order[fb_gguf_row(t->order, rows, head_dim, i)] = i;
+    for (int64_t i = 0; i < rows; i++) order[fb_order_row(t->order, rows, head_dim, i)] = i;
     return FB_OK;
 }
 

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include "backend/cpu/host/isa.h"
+#include "backend/single.h"
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/pack.h"
@@ -53,26 +54,25 @@ static void idle_program(fb_program *p) {
 }
 
 static fb_status time_engine(const fb_bound *bound, const fb_machine *m, double *seconds, fb_error *err) {
-    fb_backend_options options = {.threads = 1,
-                                  .act = m->act,
-                                  .kv = m->act,
-                                  .isa = m->isa,
-                                  .capacity = 1,
-                                  .chunk = 1,
-                                  .epilogue_rows = 1};
+    fb_executor_options options = {.threads = 1,
+                                   .act = m->act,
+                                   .kv = m->act,
+                                   .isa = m->isa,
+                                   .capacity = 1,
+                                   .chunk = 1,
+                                   .epilogue_rows = 1};
     float logits[IDLE_WIDTH];
-    int32_t id = 0;
-    fb_step step = {.ids = &id, .rows = 1, .epilogue_rows = 1, .logits = logits};
-    fb_engine *engine;
-    FB_TRY(fb_backend_cpu.open(bound, &options, &engine, err));
+    fb_row row = {.wanted = 1};
+    fb_single single;
+    FB_TRY(fb_single_open(&fb_backend_cpu, 0, bound, &options, &single, err));
     fb_status status = FB_OK;
     *seconds = INFINITY;
     for (int run = 0; run < FB_CALIBRATE_RUNS && status == FB_OK; run++) {
         double began = fb_now();
-        status = fb_backend_cpu.run(engine, &step, err);
+        status = fb_single_run(&single, &row, 1, 1, logits, NULL, err);
         *seconds = fmin(*seconds, fb_now() - began);
     }
-    fb_backend_cpu.close(engine);
+    fb_single_close(&single);
     return status;
 }
 
@@ -85,7 +85,7 @@ static fb_status measure_dispatch(fb_machine *m, fb_error *err) {
     if (status == FB_OK) {
         idle_program(p);
         for (int i = 0; i < IDLE_LAYERS; i++)
-            weights[i] = (fb_weight){table, FB_F32, IDLE_WIDTH, IDLE_WIDTH, false, NULL};
+            weights[i] = (fb_weight){.data = table, .dtype = FB_F32, .rows = IDLE_WIDTH, .cols = IDLE_WIDTH};
         status = time_engine(&(fb_bound){p, weights}, m, &seconds, err);
     }
     free(p);
@@ -220,8 +220,11 @@ static void probe_call(const probe *p, const probe_size *s, fb_dtype act, float 
     if (p->kind == FB_OP_HEAD_ARGMAX || p->kind == FB_OP_ROPE_ANGLES) call->out[0].dtype = angles;
     if (soft || p->kind == FB_OP_ATTN_SCORES) call->out[0].width = call->out[0].row_stride = context;
     bool pack = fb_pack_has(p->weight);
-    call->weights[0] = (fb_weight){buffer[PROBE_WEIGHT], p->weight, linear ? s->outputs : 1,
-                                   s->heads * s->width,  pack,      NULL};
+    call->weights[0] = (fb_weight){.data = buffer[PROBE_WEIGHT],
+                                   .dtype = p->weight,
+                                   .rows = linear ? s->outputs : 1,
+                                   .cols = s->heads * s->width,
+                                   .packed = pack};
     if (pack) call->attr.segment[0].dot = FB_DOT_GIVEN;
     if (pack) call->in[0].row_stride = fb_q8_floats(s->width);
     if (pack) call->in[0].data = buffer[PROBE_Q8];
@@ -235,7 +238,7 @@ static void probe_call(const probe *p, const probe_size *s, fb_dtype act, float 
 }
 
 static double best_call(fb_cpu_kernel kernel, const fb_call *call, float *scratch) {
-    fb_lane lane = {0, 1, scratch};
+    fb_lane lane = {.count = 1, .scratch = scratch};
     double best = INFINITY;
     int64_t times = 1;
     for (int run = 0; run < FB_CALIBRATE_RUNS;) {
@@ -341,7 +344,8 @@ typedef struct streaming {
 
 static void stream_lane(void *arg, int32_t index) {
     const streaming *s = arg;
-    fb_lane lane = {index, fb_pool_lanes(s->pool), s->scratch + index * STREAM_SCRATCH};
+    fb_lane lane = {
+        .index = index, .count = fb_pool_lanes(s->pool), .scratch = s->scratch + index * STREAM_SCRATCH};
     fb_call call = s->call;
     for (int i = 0; i < STREAM_CALLS; i++) {
         call.weights[0].data = s->weights + (int64_t)i * STREAM_BYTES;
@@ -371,7 +375,8 @@ static fb_status measure_overlap(fb_machine *m, const fb_isa *isa, fb_pool *pool
     memset(memory, 0, bytes);
     streaming s = {.pool = pool, .kernel = isa->kernels[FB_OP_LINEAR], .weights = memory};
     uint8_t *at = memory + FB_CALIBRATE_STREAMED;
-    s.call = (fb_call){.rows = 1, .weights = {{memory, FB_F16, STREAM_OUTPUTS, STREAM_K, false, NULL}}};
+    s.call = (fb_call){
+        .rows = 1, .weights = {{.data = memory, .dtype = FB_F16, .rows = STREAM_OUTPUTS, .cols = STREAM_K}}};
     s.call.in[0] = probe_view((float *)(void *)at, m->act, 1, STREAM_K);
     s.call.out[0] = probe_view((float *)(void *)(at + STREAM_K * 8), m->act, 1, STREAM_OUTPUTS);
     s.scratch = (float *)(void *)(at + (STREAM_K + STREAM_OUTPUTS) * 8);

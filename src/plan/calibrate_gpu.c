@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "backend/single.h"
 #include "base/clock.h"
 #include "base/quant.h"
 #include "plan/calibrate.h"
@@ -105,14 +106,18 @@ static void make_program(const trial *t, fb_program *p) {
  * makes a copy of each, but hardly more memory here than one takes. */
 #define APART 256
 
+static fb_weight zero_weight(const uint8_t *zeros, fb_dtype dtype, int64_t rows, int64_t cols) {
+    return (fb_weight){.data = zeros, .dtype = dtype, .rows = rows, .cols = cols};
+}
+
 static void fill_weights(const trial *t, uint8_t *zeros, fb_weight *weights) {
     fb_dtype dtype = t->work == WORK_GIVEN || t->work == WORK_QUANTISE ? FB_Q8_0 : FB_F16;
     for (int64_t layer = 0; layer < t->layers; layer++) {
-        weights[SLOT_TABLE * t->layers + layer] = (fb_weight){zeros, FB_F16, t->vocab, t->k, false, NULL};
+        weights[SLOT_TABLE * t->layers + layer] = zero_weight(zeros, FB_F16, t->vocab, t->k);
         weights[SLOT_LAYER * t->layers + layer] =
-            (fb_weight){zeros + (t->own ? layer * APART : 0), dtype, t->n, t->k, false, NULL};
-        weights[SLOT_NORM * t->layers + layer] = (fb_weight){zeros, FB_F16, 1, t->k, false, NULL};
-        weights[SLOT_HEAD * t->layers + layer] = (fb_weight){zeros, FB_F16, t->vocab, t->k, false, NULL};
+            zero_weight(zeros + (t->own ? layer * APART : 0), dtype, t->n, t->k);
+        weights[SLOT_NORM * t->layers + layer] = zero_weight(zeros, FB_F16, 1, t->k);
+        weights[SLOT_HEAD * t->layers + layer] = zero_weight(zeros, FB_F16, t->vocab, t->k);
     }
 }
 
@@ -124,16 +129,16 @@ typedef struct bench {
 
 /* The first step, which may load kernels and record, is not timed. Positions go on, as in decoding, so that a
  * recorded step need not be told where it is. */
-static fb_status time_steps(const bench *b, fb_engine *engine, const trial *t, double *seconds,
-                            fb_error *err) {
+static fb_status time_steps(fb_single *single, const trial *t, double *seconds, fb_error *err) {
     float logits[MANY];
-    int32_t ids[ROWS] = {0};
+    fb_row rows[ROWS];
     double began = 0;
     *seconds = INFINITY;
     for (int64_t run = 0; run <= FB_CALIBRATE_RUNS; run++) {
-        fb_step step = {.ids = ids, .rows = t->rows, .position = run, .epilogue_rows = 1, .logits = logits};
+        for (int64_t i = 0; i < t->rows; i++)
+            rows[i] = (fb_row){.position = run + i, .wanted = i + 1 == t->rows};
         double start = fb_now();
-        FB_TRY(b->backend->run(engine, &step, err));
+        FB_TRY(fb_single_run(single, rows, t->rows, 1, logits, NULL, err));
         volatile int32_t best = 0;
         for (int32_t i = 1; i < t->vocab; i++)
             if (logits[i] > logits[best]) best = i;
@@ -149,25 +154,24 @@ static fb_status time_steps(const bench *b, fb_engine *engine, const trial *t, d
 
 static fb_status time_trial(const bench *b, const trial *t, double *seconds, fb_error *err) {
     int64_t wide = t->n > t->vocab ? t->n : t->vocab, bytes = wide * t->k * 2 + t->layers * APART;
-    fb_backend_options options = {.act = b->act,
-                                  .kv = b->act,
-                                  .device = b->device,
-                                  .graph = t->graph,
-                                  .capacity = FB_CALIBRATE_RUNS + 2 + t->rows,
-                                  .chunk = t->rows,
-                                  .epilogue_rows = 1};
+    fb_executor_options options = {.act = b->act,
+                                   .kv = b->act,
+                                   .graph = t->graph,
+                                   .capacity = FB_CALIBRATE_RUNS + 2 + t->rows,
+                                   .chunk = t->rows,
+                                   .epilogue_rows = 1};
     fb_program *program = malloc(sizeof *program);
     fb_weight *weights = calloc((size_t)(SLOTS * t->layers), sizeof *weights);
     uint8_t *zeros = calloc(1, (size_t)bytes);
-    fb_engine *engine = NULL;
+    fb_single single = {0};
     fb_status status = program && weights && zeros ? FB_OK : fb_fail_memory(err, "GPU measurement", bytes);
     if (status == FB_OK) {
         make_program(t, program);
         fill_weights(t, zeros, weights);
-        status = b->backend->open(&(fb_bound){program, weights}, &options, &engine, err);
+        status = fb_single_open(b->backend, b->device, &(fb_bound){program, weights}, &options, &single, err);
     }
-    if (status == FB_OK) status = time_steps(b, engine, t, seconds, err);
-    if (engine) b->backend->close(engine);
+    if (status == FB_OK) status = time_steps(&single, t, seconds, err);
+    fb_single_close(&single);
     free(program);
     free(weights);
     free(zeros);

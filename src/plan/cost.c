@@ -3,14 +3,14 @@
 #include <math.h>
 
 #include "base/pool.h"
-#include "base/screen.h"
 
 /* What the counting functions below share. */
 typedef struct counting {
     const fb_bound *bound;
     const fb_program *program;
     const fb_op *op;
-    fb_shape shape; /* rows and position of this section */
+    fb_shape shape;   /* rows and position of this section */
+    fb_weight screen; /* of the head, if the op reads one */
     fb_cost cost;
 } counting;
 
@@ -39,8 +39,7 @@ static const fb_weight *weight(const counting *c, int k) {
 
 /* What is read of weight k: of a head with a screen, that. */
 static const fb_weight *read_weight(const counting *c, int k) {
-    const fb_weight *w = weight(c, k);
-    return c->op->attr.screen && w && w->screen ? &w->screen->copy : w;
+    return c->op->attr.screen && k == 0 ? &c->screen : weight(c, k);
 }
 
 static int64_t weight_bytes(const fb_weight *w) { return fb_dtype_bytes(w->dtype, w->rows * w->cols); }
@@ -318,6 +317,10 @@ fb_cost fb_cost_of(const fb_bound *bound, fb_section section, int32_t index, con
     const fb_program *p = bound->program;
     counting c = {.bound = bound, .program = p, .op = &p->ops[section][index], .shape = *shape};
     c.cost.lanes = shape->lanes;
+    if (c.op->attr.screen) {
+        const fb_weight *head = weight(&c, 0);
+        c.screen = (fb_weight){.dtype = FB_Q8_0, .rows = head->rows, .cols = head->cols, .packed = true};
+    }
     if (section == FB_EPILOGUE) {
         c.shape.position += shape->rows - shape->epilogue_rows;
         c.shape.rows = shape->epilogue_rows;

@@ -11,75 +11,43 @@
 /* ---- running ------------------------------------------------------------------------------------------ */
 
 fb_status fb_runner_open(fb_runner *r, const fb_model *model, const fb_session_options *options,
-                         const fb_plan_options *plan, int64_t capacity, bool profile, fb_error *err) {
-    memset(r, 0, sizeof *r);
-    r->model = model;
-    fb_dtype kv;
-    FB_TRY(fb_dtype_parse_kv(options->kv, options->act, &kv, err));
-    int32_t device;
-    FB_TRY(fb_backend_find(options, &r->backend, &device, err));
-    FB_TRY(fb_plan_make(&model->spec->program, plan, &r->plan, err));
-    r->chunk = r->backend == &fb_backend_cpu ? FB_RUNNER_CHUNK : FB_RUNNER_CHUNK_GPU;
-    if (r->chunk > capacity) r->chunk = capacity;
-    fb_backend_options backend = {.threads = options->threads,
-                                  .act = options->act,
-                                  .kv = kv,
-                                  .isa = options->isa,
-                                  .device = device,
-                                  .graph = r->plan.applied & FB_FUSE_BIT(FB_FUSE_GRAPH),
-                                  .step = r->plan.applied & FB_FUSE_BIT(FB_FUSE_STEP),
-                                  .profile = profile,
-                                  .capacity = capacity,
-                                  .chunk = r->chunk,
-                                  .epilogue_rows = 1};
-    int64_t bytes = model->spec->program.vocab * (int64_t)sizeof *r->logits;
-    r->logits = malloc((size_t)bytes);
-    if (!r->logits) return fb_fail_memory(err, "logits", bytes);
-    return r->backend->open(&(fb_bound){&r->plan.program, model->weights}, &backend, &r->engine, err);
+                         const fb_planning *planning, fb_error *err) {
+    *r = (fb_runner){0};
+    FB_TRY(fb_session_create_planned(model, options, planning, &r->session, err));
+    r->plan = &fb_session_execution(r->session)->plan;
+    return FB_OK;
 }
 
 void fb_runner_close(fb_runner *r) {
-    if (r->engine) r->backend->close(r->engine);
-    free(r->logits);
-    r->engine = NULL;
-    r->logits = NULL;
+    fb_session_free(r->session);
+    *r = (fb_runner){0};
 }
 
 /* Any tokens: what they are changes no time. */
 static int32_t some_id(const fb_runner *r, int64_t position) {
-    return (int32_t)((position * 7919 + 13) % r->model->spec->program.vocab);
-}
-
-static fb_status run_rows(fb_runner *r, int64_t rows, bool last, fb_error *err) {
-    int32_t ids[FB_RUNNER_CHUNK_GPU], best;
-    for (int64_t i = 0; i < rows; i++) ids[i] = some_id(r, r->position + i);
-    fb_step step = {.ids = ids,
-                    .rows = rows,
-                    .position = r->position,
-                    .epilogue_rows = last,
-                    .logits = r->logits,
-                    .best = &best};
-    FB_TRY(r->backend->run(r->engine, &step, err));
-    r->position += rows;
-    return FB_OK;
+    return (int32_t)((position * 7919 + 13) % r->plan->program.vocab);
 }
 
 fb_status fb_runner_prefill(fb_runner *r, int64_t tokens, fb_error *err) {
-    r->position = 0;
-    while (r->position < tokens) {
-        int64_t left = tokens - r->position, rows = left < r->chunk ? left : r->chunk;
-        FB_TRY(run_rows(r, rows, rows == left, err));
-    }
-    return FB_OK;
+    int32_t *ids = malloc((size_t)tokens * sizeof *ids);
+    if (!ids) return fb_fail_memory(err, "tokens", tokens * (int64_t)sizeof *ids);
+    for (int64_t i = 0; i < tokens; i++) ids[i] = some_id(r, i);
+    fb_session_reset(r->session);
+    fb_status status = fb_session_prefill(r->session, ids, tokens, err);
+    free(ids);
+    return status;
 }
 
 fb_status fb_runner_decode(fb_runner *r, double *seconds, fb_error *err) {
+    int32_t id = some_id(r, fb_session_position(r->session));
     double began = fb_now();
-    FB_TRY(run_rows(r, 1, true, err));
-    if (r->plan.program.logits != FB_NONE) {
+    FB_TRY(fb_session_decode(r->session, id, err));
+    if (r->plan->program.logits != FB_NONE) {
+        const float *logits;
+        FB_TRY(fb_session_logits(r->session, &logits, NULL, NULL, err));
         volatile int32_t best = 0;
-        for (int32_t i = 1; i < r->plan.program.vocab; i++)
-            if (r->logits[i] > r->logits[best]) best = i;
+        for (int32_t i = 1; i < r->plan->program.vocab; i++)
+            if (logits[i] > logits[best]) best = i;
     }
     *seconds = fb_now() - began;
     return FB_OK;
@@ -163,7 +131,7 @@ typedef struct sample {
 } sample;
 
 static fb_status take_sample(fb_runner *r, const fb_profile_options *q, sample *out, fb_error *err) {
-    const fb_trace *trace = r->backend->trace(r->engine);
+    const fb_trace *trace = fb_session_trace(r->session);
     fb_trace before = *trace;
     if (q->prefill) {
         double began = fb_now();
@@ -206,7 +174,7 @@ fb_status fb_profile_measure(fb_profile *profile, fb_runner *r, const fb_profile
     if (!samples) return fb_fail_memory(err, "profile", count * (int64_t)sizeof *samples);
     fb_status status = fb_runner_prefill(r, q->prompt, err); /* for prefill, a warm-up */
     for (int64_t i = 0; i < count && status == FB_OK; i++) status = take_sample(r, q, &samples[i], err);
-    if (status == FB_OK) average(profile, &r->plan.program, samples, count);
+    if (status == FB_OK) average(profile, &r->plan->program, samples, count);
     free(samples);
     return status;
 }

@@ -28,23 +28,17 @@ typedef struct making {
     fb_machine machine;
     fb_shape shapes[FB_MAX_SHAPES];
     int shape_count;
-    fb_plan_options options;
+    fb_planning planning;
     fb_runner plain, fused;
 } making;
 
-static int64_t capacity_of(const making *m) {
-    return m->request->prompt + (m->request->prefill ? 0 : m->request->gen);
-}
-
 static fb_status prepare(making *m, fb_error *err) {
-    const fb_session_options *o = &m->session;
+    fb_session_options *o = &m->session;
     const fb_profile_options *q = m->request;
-    bool automatic;
     fb_dtype kv;
     const fb_backend *backend;
     int32_t device;
     FB_TRY(check_request(m->model, q, err));
-    FB_TRY(fb_fuse_parse(o->fuse ? o->fuse : "auto", &m->options.fuses, &automatic, err));
     if (o->threads < 0 || o->threads > FB_POOL_MAX_LANES)
         return fb_fail(err, FB_ERROR_USAGE, "threads: %d (0 to %d)", o->threads, FB_POOL_MAX_LANES);
     FB_TRY(fb_dtype_parse_kv(o->kv, o->act, &kv, err));
@@ -54,17 +48,11 @@ static fb_status prepare(making *m, fb_error *err) {
     else
         FB_TRY(fb_machine_get_gpu(q->machine, q->calibrate, backend, device, o->act, &m->machine, err));
     m->shape_count = fb_request_shapes(q, &m->machine, kv, m->shapes);
-    m->options.exact = o->exact;
-    m->options.greedy = true;
-    m->options.float_dot = fb_float_dot(o);
-    m->options.screen = backend->screens;
-    m->options.graph = backend->graphs;
-    m->options.step = backend->graphs && fb_step_types(o->act, kv);
-    if (automatic)
-        FB_TRY(fb_plan_choose(&m->model->spec->program, m->model->weights, &m->machine, &m->shapes[0],
-                              &m->options, err));
+    m->planning = (fb_planning){&m->machine, m->shapes[0].position};
     m->report->prompt = q->prompt;
     m->report->gen = q->prefill ? 0 : q->gen;
+    o->greedy = true;
+    o->capacity = q->prompt + m->report->gen;
     return FB_OK;
 }
 
@@ -92,14 +80,20 @@ static void fill_machine(making *m, const fb_bound *bound) {
     free(price);
 }
 
-static fb_status make_side(making *m, fb_runner *runner, const fb_plan_options *options, fb_profile *profile,
-                           fb_error *err) {
-    FB_TRY(fb_runner_open(runner, m->model, &m->session, options, capacity_of(m), true, err));
-    fb_bound bound = {&runner->plan.program, m->model->weights};
-    FB_TRY(fb_profile_price(profile, &runner->plan, m->model->weights, &m->machine, m->shapes, m->shape_count,
+/* A session of the plan that was asked for, or of the plain program. */
+static fb_status open_runner(const making *m, bool plain, bool profile, fb_runner *runner, fb_error *err) {
+    fb_session_options o = m->session;
+    if (plain) o.fuse = "none";
+    o.profile = profile;
+    return fb_runner_open(runner, m->model, &o, &m->planning, err);
+}
+
+static fb_status make_side(making *m, bool plain, fb_runner *runner, fb_profile *profile, fb_error *err) {
+    FB_TRY(open_runner(m, plain, true, runner, err));
+    FB_TRY(fb_profile_price(profile, runner->plan, m->model->weights, &m->machine, m->shapes, m->shape_count,
                             err));
     FB_TRY(fb_profile_measure(profile, runner, m->request, err));
-    fill_machine(m, &bound);
+    fill_machine(m, &(fb_bound){&runner->plan->program, m->model->weights});
     return FB_OK;
 }
 
@@ -124,15 +118,13 @@ static fb_status take_turns(making *m, fb_runner *const *runners, double *times[
 }
 
 static fb_status measure_tpot(making *m, fb_error *err) {
-    const fb_plan_options none = {.greedy = true, .float_dot = fb_float_dot(&m->session)};
     fb_runner *runners[2] = {calloc(1, sizeof(fb_runner)), calloc(1, sizeof(fb_runner))};
     int64_t turns = 0, bytes = TURNS_MAX * m->request->gen * (int64_t)sizeof(double);
     double *times[2] = {malloc((size_t)bytes), malloc((size_t)bytes)};
     bool room = runners[0] && runners[1] && times[0] && times[1];
     fb_status status = room ? FB_OK : fb_fail_memory(err, "times", bytes);
     for (int side = 0; side < 2 && status == FB_OK; side++)
-        status = fb_runner_open(runners[side], m->model, &m->session, side ? &m->options : &none,
-                                capacity_of(m), false, err);
+        status = open_runner(m, side == 0, false, runners[side], err);
     if (status == FB_OK) status = take_turns(m, runners, times, &turns, err);
     if (status == FB_OK) {
         m->report->plain->tpot = fb_stats_median(times[0], turns * m->request->gen);
@@ -150,18 +142,17 @@ static fb_status measure_tpot(making *m, fb_error *err) {
 
 static fb_status make_profile(making *m, fb_error *err) {
     FB_TRY(prepare(m, err));
-    return make_side(m, &m->fused, &m->options, m->report->fused, err);
+    return make_side(m, false, &m->fused, m->report->fused, err);
 }
 
 static fb_status make_plan(making *m, fb_error *err) {
-    const fb_plan_options none = {.greedy = true, .float_dot = fb_float_dot(&m->session)};
     FB_TRY(prepare(m, err));
-    FB_TRY(make_side(m, &m->plain, &none, m->report->plain, err));
-    FB_TRY(make_side(m, &m->fused, &m->options, m->report->fused, err));
+    FB_TRY(make_side(m, true, &m->plain, m->report->plain, err));
+    FB_TRY(make_side(m, false, &m->fused, m->report->fused, err));
     m->report->layer_bytes = m->report->plain->layer_bytes;
     FB_TRY(measure_tpot(m, err));
-    return fb_plan_price_fuses(m->report, m->model, &m->machine, &m->shapes[0], &m->fused.plan, &m->options,
-                               err);
+    return fb_plan_price_fuses(m->report, m->model, &m->machine, &m->shapes[0], m->fused.plan,
+                               &fb_session_execution(m->fused.session)->options, err);
 }
 
 static fb_plan_report *new_report(bool with_plain) {

@@ -5,15 +5,12 @@
 #include "base/options.h"
 #include "model/model.h"
 #include "plan/price.h"
+#include "run/session.h"
 
-/* A plan with an engine of its own. */
+/* Runs a session to see what its steps take. */
 typedef struct fb_runner {
-    const fb_model *model;
-    fb_plan plan;
-    const fb_backend *backend;
-    fb_engine *engine;
-    float *logits;
-    int64_t position, chunk;
+    fb_session *session;
+    const fb_plan *plan; /* the session's */
 } fb_runner;
 
 /* Rows of a prefill step, as a session has: on the CPU, and on a GPU. */
@@ -21,8 +18,9 @@ typedef struct fb_runner {
 #define FB_RUNNER_CHUNK_GPU 512
 
 fb_status fb_runner_open(fb_runner *runner, const fb_model *model, const fb_session_options *options,
-                         const fb_plan_options *plan, int64_t capacity, bool profile, fb_error *err);
+                         const fb_planning *planning, fb_error *err);
 void fb_runner_close(fb_runner *runner);
+/* Tokens from the beginning on. */
 fb_status fb_runner_prefill(fb_runner *runner, int64_t tokens, fb_error *err);
 /* One step, up to the choice of its token. */
 fb_status fb_runner_decode(fb_runner *runner, double *seconds, fb_error *err);

@@ -36,7 +36,7 @@ typedef struct fb_slot {
     bool per_layer;
     bool vector;     /* the tensor has one dimension */
     bool transposed; /* the file has [cols, rows] */
-    bool screened;   /* the weight has a screen (base/screen.h) */
+    fb_dtype dtype;  /* that the weight has in every layer; FB_DTYPE_COUNT: not known, or not the same */
 } fb_slot;
 
 typedef struct fb_op {
@@ -79,6 +79,15 @@ void fb_program_clear(fb_program *program);
 
 /* An op without inputs, outputs and weights. */
 fb_op fb_op_new(fb_op_kind kind);
+
+/* The slot of the head, whose product is the logits; FB_NONE: there is none. */
+static inline int32_t fb_program_head(const fb_program *p) {
+    for (int32_t i = 0; i < p->op_count[FB_EPILOGUE]; i++) {
+        const fb_op *op = &p->ops[FB_EPILOGUE][i];
+        if (op->kind == FB_OP_LINEAR && op->out[0] == p->logits) return op->weights[0];
+    }
+    return FB_NONE;
+}
 
 /* For a cache with sinks: attention gets its second query, rotated at positions of at most `limit`. A fault
  * of the caller if the program has no rotary positions. */

@@ -1,57 +1,40 @@
-/* A session: the tokens so far, and an engine that runs steps. */
+/* A session: a sequence of tokens, on an executor that sessions of the same options share. */
 #include <math.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/options.h"
-#include "base/pool.h"
-#include "base/screen.h"
 #include "base/sized.h"
-#include "fuse/fuse.h"
-#include "model/model.h"
-#include "plan/price.h"
 #include "run/cache.h"
+#include "run/session.h"
 
-/* Rows of a prefill step: enough that each weight that is read is used many times, few enough that the
- * activations of a model of this size stay in the second-level cache. Not tuned. */
-#define DEFAULT_CHUNK 128
-/* On a GPU: enough rows to fill it with tiles of the smaller matrices. */
-#define DEFAULT_CHUNK_GPU 512
 /* Angles are products of a position and a frequency, in double: up to here a position is exact. */
 #define MAX_POSITION (1ll << 53)
 
 struct fb_session {
     const fb_model *model;
-    fb_session_options options;
-    fb_dtype kv; /* what options.kv means */
-    fb_ring ring;
-    const fb_backend *backend;
-    int32_t device;
-    fb_plan plan;
-    fb_engine *engine;
+    fb_session_options options; /* as settled, without strings */
+    fb_execution *execution;
+    fb_sequence sequence;
+    fb_trace trace;
+    fb_row *rows; /* [chunk]: of the step that runs */
     int64_t position;
     int64_t
         furthest; /* the largest position since the session was new: what that wrote over is gone for good */
-    atomic_bool cancelled; /* the next step is not to begin */
-    bool broken;           /* a step was stopped half way: the cache is not what `position` says */
+    bool broken;  /* a step failed half way: the cache is not what `position` says */
+    atomic_bool cancel;
     float *logits;
     int64_t logits_rows, logits_capacity;
     int32_t best;          /* the last step's best token, where the plan computes only that */
     int64_t step_position; /* of the step that runs */
 };
 
-static fb_status check_options(const fb_session_options *o, fb_error *err) {
-    if (o->threads < 0 || o->threads > FB_POOL_MAX_LANES)
-        return fb_fail(err, FB_ERROR_USAGE, "threads: %d (0 to %d)", o->threads, FB_POOL_MAX_LANES);
-    if ((unsigned)o->act >= FB_FLOAT_COUNT)
-        return fb_fail(err, FB_ERROR_USAGE, "act: %d (f32, f16, bf16, f64)", (int)o->act);
-    return FB_OK;
-}
+static const fb_program *program_of(const fb_session *s) { return &s->execution->plan.program; }
+static const fb_ring *ring_of(const fb_session *s) { return &s->execution->request.executor.ring; }
 
-/* The logits of `rows` tokens more. */
+/* Room for the logits of `rows` tokens, if the plan computes any. */
 static fb_status reserve_logits(fb_session *s, int64_t rows, fb_error *err) {
-    if (rows <= s->logits_capacity) return FB_OK;
+    if (rows <= s->logits_capacity || program_of(s)->logits == FB_NONE) return FB_OK;
     int64_t vocab = s->model->spec->program.vocab, bytes = rows * vocab * (int64_t)sizeof *s->logits;
     float *logits = realloc(s->logits, (size_t)bytes);
     if (!logits) return fb_fail_memory(err, "logits", bytes);
@@ -60,104 +43,47 @@ static fb_status reserve_logits(fb_session *s, int64_t rows, fb_error *err) {
     return FB_OK;
 }
 
-/* The machine that runs the session, measured or assumed. */
-static void find_machine(const fb_session *s, fb_machine *machine) {
-    const fb_session_options *o = &s->options;
-    int32_t lanes = o->threads ? o->threads : fb_pool_cores();
-    if (s->backend == &fb_backend_cpu) {
-        if (!o->machine || !fb_machine_load(o->machine, lanes, o->isa, o->act, machine))
-            fb_machine_assume(machine, lanes, o->act);
-    } else if (!o->machine || !fb_machine_load_gpu(o->machine, s->device, o->act, machine)) {
-        fb_machine_assume_gpu(machine, s->device, o->act);
-    }
+/* What a session has for itself, besides its sequence. */
+static fb_status take_memory(fb_session *s, fb_error *err) {
+    int64_t bytes = s->options.chunk * (int64_t)sizeof *s->rows;
+    s->rows = malloc((size_t)bytes);
+    if (!s->rows) return fb_fail_memory(err, "rows of a step", bytes);
+    return reserve_logits(s, s->logits_rows > 1 ? s->logits_rows : 1, err);
 }
 
-/* The planner's choice, for decoding in the middle of the cache; of a ring, when it is full. */
-static fb_status choose(const fb_session *s, fb_plan_options *options, fb_error *err) {
-    const fb_session_options *o = &s->options;
-    fb_machine machine;
-    find_machine(s, &machine);
-    fb_shape shape = {.rows = 1,
-                      .position = s->ring.window ? s->ring.sinks + s->ring.window : o->capacity / 2,
-                      .epilogue_rows = 1,
-                      .lanes = machine.lanes,
-                      .act = o->act,
-                      .kv = s->kv};
-    return fb_plan_choose(&s->model->spec->program, s->model->weights, &machine, &shape, options, err);
+static fb_status start(fb_session *s, const fb_session_options *options, const fb_planning *planning,
+                       fb_error *err) {
+    FB_TRY(fb_execution_take(s->model, options, planning, &s->execution, err));
+    s->options = s->execution->request.session;
+    s->options.on_hidden = options->on_hidden;
+    s->options.on_progress = options->on_progress;
+    s->options.user = options->user;
+    s->options.all_logits = options->all_logits;
+    s->options.isa = s->options.fuse = s->options.machine = NULL;
+    FB_TRY(take_memory(s, err));
+    return fb_sequence_open(s->execution->executor, &s->sequence, err);
 }
 
-static fb_status make_plan(fb_session *s, fb_error *err) {
-    const fb_session_options *o = &s->options;
-    fb_plan_options options = {.exact = o->exact,
-                               .greedy = o->greedy && !o->all_logits && !o->on_hidden,
-                               .float_dot = fb_float_dot(o),
-                               .screen = s->backend->screens,
-                               .graph = s->backend->graphs,
-                               .step = s->backend->graphs && fb_step_types(o->act, s->kv),
-                               .sinks = s->ring.sinks,
-                               .window = s->ring.window};
-    bool automatic;
-    FB_TRY(fb_fuse_parse(o->fuse ? o->fuse : "auto", &options.fuses, &automatic, err));
-    if (automatic) FB_TRY(choose(s, &options, err));
-    return fb_plan_make(&s->model->spec->program, &options, &s->plan, err);
-}
-
-static fb_status open_engine(fb_session *s, fb_engine *fork_of, fb_error *err) {
-    FB_TRY(reserve_logits(s, 1, err));
-    const fb_session_options *o = &s->options;
-    fb_backend_options options = {.threads = o->threads,
-                                  .act = o->act,
-                                  .kv = s->kv,
-                                  .isa = o->isa,
-                                  .device = s->device,
-                                  .graph = s->plan.applied & FB_FUSE_BIT(FB_FUSE_GRAPH),
-                                  .step = s->plan.applied & FB_FUSE_BIT(FB_FUSE_STEP),
-                                  .profile = o->profile,
-                                  .capacity = o->capacity,
-                                  .ring = s->ring,
-                                  .fork_of = fork_of,
-                                  .chunk = o->chunk,
-                                  .epilogue_rows = o->all_logits || o->on_hidden ? o->chunk : 1};
-    fb_bound bound = {&s->plan.program, s->model->weights};
-    FB_TRY(s->backend->open(&bound, &options, &s->engine, err));
-    if ((s->plan.applied & FB_FUSE_BIT(FB_FUSE_HEAD_SCREEN)) && !s->model->screen->ready)
-        fb_plan_unscreen(&s->plan);
-    /* Types, widths and the device decide, too. */
-    if (options.step && !s->backend->lists(s->engine)) {
-        s->plan.applied &= ~FB_FUSE_BIT(FB_FUSE_STEP);
-        s->plan.calls[FB_FUSE_STEP] = 0;
-    }
-    return FB_OK;
-}
-
-static fb_status start(fb_session *s, fb_error *err) {
-    FB_TRY(fb_backend_find(&s->options, &s->backend, &s->device, err));
-    FB_TRY(check_options(&s->options, err));
-    int64_t chunk = s->backend == &fb_backend_cpu ? DEFAULT_CHUNK : DEFAULT_CHUNK_GPU;
-    FB_TRY(fb_cache_settle(&s->model->spec->program, &s->options, chunk, &s->ring, err));
-    FB_TRY(fb_dtype_parse_kv(s->options.kv, s->options.act, &s->kv, err));
-    FB_TRY(make_plan(s, err));
-    FB_TRY(open_engine(s, NULL, err));
-    /* The caller's words have been understood, and may go. */
-    s->options.isa = s->options.isa ? fb_session_isa(s) : NULL;
-    s->options.fuse = s->options.kv = s->options.machine = s->options.backend = NULL;
-    return FB_OK;
-}
-
-fb_status fb_session_create(const fb_model *model, const fb_session_options *options, fb_session **out,
-                            fb_error *err) {
+fb_status fb_session_create_planned(const fb_model *model, const fb_session_options *options,
+                                    const fb_planning *planning, fb_session **out, fb_error *err) {
     *out = NULL;
     fb_session *s = calloc(1, sizeof *s);
     if (!s) return fb_fail_memory(err, "session", sizeof *s);
     s->model = model;
-    fb_status status = fb_session_options_take(options, &s->options, err);
-    if (status == FB_OK) status = start(s, err);
+    fb_session_options taken;
+    fb_status status = fb_session_options_take(options, &taken, err);
+    if (status == FB_OK) status = start(s, &taken, planning, err);
     if (status != FB_OK) {
         fb_session_free(s);
         return status;
     }
     *out = s;
     return FB_OK;
+}
+
+fb_status fb_session_create(const fb_model *model, const fb_session_options *options, fb_session **out,
+                            fb_error *err) {
+    return fb_session_create_planned(model, options, NULL, out, err);
 }
 
 fb_status fb_session_fork(const fb_session *from, fb_session **out, fb_error *err) {
@@ -166,18 +92,21 @@ fb_status fb_session_fork(const fb_session *from, fb_session **out, fb_error *er
         return fb_fail(err, FB_ERROR_USAGE, "session: a step was stopped (reset the session first)");
     fb_session *s = malloc(sizeof *s);
     if (!s) return fb_fail_memory(err, "session", sizeof *s);
-    *s = *from;
-    atomic_init(&s->cancelled, false);
-    s->engine = NULL;
-    s->logits = NULL;
-    s->logits_capacity = 0;
-    fb_status status = reserve_logits(s, from->logits_rows, err);
-    if (status == FB_OK) status = open_engine(s, from->engine, err);
+    *s = (fb_session){.model = from->model,
+                      .options = from->options,
+                      .execution = from->execution,
+                      .position = from->position,
+                      .furthest = from->furthest,
+                      .logits_rows = from->logits_rows,
+                      .best = from->best};
+    fb_execution_share(s->execution);
+    fb_sequence_fork(&from->sequence, &s->sequence);
+    fb_status status = take_memory(s, err);
     if (status != FB_OK) {
         fb_session_free(s);
         return status;
     }
-    if (from->logits_rows)
+    if (from->logits_rows && from->logits)
         memcpy(s->logits, from->logits,
                (size_t)(from->logits_rows * s->model->spec->program.vocab) * sizeof *s->logits);
     *out = s;
@@ -186,13 +115,18 @@ fb_status fb_session_fork(const fb_session *from, fb_session **out, fb_error *er
 
 void fb_session_free(fb_session *s) {
     if (!s) return;
-    if (s->engine) s->backend->close(s->engine);
+    fb_sequence_close(&s->sequence);
+    fb_execution_give(s->execution);
+    free(s->rows);
     free(s->logits);
     free(s);
 }
 
+void fb_session_cancel(fb_session *s) { atomic_store(&s->cancel, true); }
+
 static fb_status check_tokens(const fb_session *s, const int32_t *ids, int64_t count, fb_error *err) {
-    int64_t vocab = s->model->spec->program.vocab, most = s->ring.window ? MAX_POSITION : s->options.capacity;
+    int64_t vocab = s->model->spec->program.vocab,
+            most = ring_of(s)->window ? MAX_POSITION : s->options.capacity;
     int64_t room = most - s->position;
     if (s->broken)
         return fb_fail(err, FB_ERROR_USAGE, "session: a step was stopped (reset the session first)");
@@ -212,25 +146,34 @@ static bool forward_hidden(void *user, int64_t layer, const float *hidden, int64
     return s->options.on_hidden(s->options.user, layer, s->step_position, hidden, rows, cols);
 }
 
-/* One step of `rows` tokens, whose last `wanted` give logits at `logits`. */
-static fb_status run_step(fb_session *s, const int32_t *ids, int64_t rows, int64_t wanted, float *logits,
+/* One step of `count` tokens, whose last `wanted` give logits at `logits`. */
+static fb_status run_step(fb_session *s, const int32_t *ids, int64_t count, int64_t wanted, float *logits,
                           fb_error *err) {
-    if (atomic_exchange(&s->cancelled, false))
-        return fb_fail(err, FB_ERROR_STOPPED, "session: cancelled after %lld tokens", (long long)s->position);
-    fb_step step = {.ids = ids,
-                    .rows = rows,
-                    .position = s->position,
-                    .epilogue_rows = wanted,
-                    .logits = logits,
-                    .best = &s->best,
-                    .on_hidden = s->options.on_hidden ? forward_hidden : NULL,
-                    .user = s};
+    for (int64_t i = 0; i < count; i++)
+        s->rows[i] = (fb_row){.position = s->position + i, .token = ids[i], .wanted = i >= count - wanted};
+    fb_sequence *sequence = &s->sequence;
+    fb_batch batch = {.rows = s->rows,
+                      .count = count,
+                      .wanted = wanted,
+                      .sequences = &sequence,
+                      .sequence_count = 1,
+                      .logits = logits,
+                      .best = &s->best,
+                      .on_hidden = s->options.on_hidden ? forward_hidden : NULL,
+                      .user = s,
+                      .cancel = &s->cancel};
     s->step_position = s->position;
-    if (s->position + rows > s->furthest) s->furthest = s->position + rows;
-    fb_status status = s->backend->run(s->engine, &step, err);
-    /* Without memory nothing has begun, or what has will be written again. */
-    s->broken = status != FB_OK && status != FB_ERROR_MEMORY;
-    if (status == FB_OK) s->position += rows;
+    if (s->position + count > s->furthest) s->furthest = s->position + count;
+    fb_status status = fb_executor_run(s->execution->executor, &batch, &s->trace, err);
+    if (status == FB_OK) {
+        s->position += count;
+        return FB_OK;
+    }
+    /* What was cancelled or had no memory can be written again: what comes before it is untouched. */
+    bool cancelled = status == FB_ERROR_STOPPED && atomic_exchange(&s->cancel, false);
+    s->broken = status != FB_ERROR_MEMORY && !cancelled;
+    if (cancelled)
+        return fb_fail(err, FB_ERROR_STOPPED, "session: cancelled after %lld tokens", (long long)s->position);
     return status;
 }
 
@@ -244,7 +187,7 @@ fb_status fb_session_prefill(fb_session *s, const int32_t *ids, int64_t count, f
         int64_t rows = count - done < s->options.chunk ? count - done : s->options.chunk;
         bool last = done + rows == count;
         int64_t wanted = every ? rows : last;
-        FB_TRY(run_step(s, ids + done, rows, wanted, s->logits + (all ? done * vocab : 0), err));
+        FB_TRY(run_step(s, ids + done, rows, wanted, all ? s->logits + done * vocab : s->logits, err));
         if (last && every && !all)
             memmove(s->logits, s->logits + (rows - 1) * vocab, (size_t)vocab * sizeof *s->logits);
         done += rows;
@@ -274,7 +217,7 @@ fb_status fb_session_logits(fb_session *s, const float **logits, int64_t *rows, 
     if (!s->logits_rows)
         return fb_fail(err, FB_ERROR_USAGE,
                        "logits: no token since the session began or was trimmed (prefill first)");
-    if (s->plan.program.logits == FB_NONE)
+    if (program_of(s)->logits == FB_NONE)
         return fb_fail(err, FB_ERROR_USAGE,
                        "logits: not computed (the session is greedy and head_argmax is on)");
     *logits = s->logits;
@@ -288,7 +231,7 @@ fb_status fb_session_best(fb_session *s, int32_t *id, fb_error *err) {
     if (!s->logits_rows)
         return fb_fail(err, FB_ERROR_USAGE,
                        "best token: no token since the session began or was trimmed (prefill first)");
-    if (s->plan.program.logits == FB_NONE) {
+    if (program_of(s)->logits == FB_NONE) {
         *id = s->best;
     } else {
         int64_t vocab = s->model->spec->program.vocab;
@@ -304,25 +247,25 @@ fb_status fb_session_best(fb_session *s, int32_t *id, fb_error *err) {
 }
 
 int64_t fb_session_position(const fb_session *s) { return s->position; }
-const char *fb_session_backend(const fb_session *s) { return s->backend->name; }
-int32_t fb_session_threads(const fb_session *s) { return s->backend->threads(s->engine); }
-const char *fb_session_isa(const fb_session *s) { return s->backend->variant(s->engine); }
-
-void fb_session_cancel(fb_session *s) { atomic_store(&s->cancelled, true); }
+const char *fb_session_backend(const fb_session *s) { return s->execution->request.backend->name; }
+int32_t fb_session_threads(const fb_session *s) { return fb_executor_threads(s->execution->executor); }
+const char *fb_session_isa(const fb_session *s) { return fb_executor_variant(s->execution->executor); }
+const fb_execution *fb_session_execution(const fb_session *s) { return s->execution; }
+const fb_trace *fb_session_trace(const fb_session *s) { return &s->trace; }
 
 void fb_session_reset(fb_session *s) {
-    atomic_store(&s->cancelled, false);
     s->position = 0;
     s->furthest = 0;
     s->logits_rows = 0;
     s->broken = false;
+    atomic_store(&s->cancel, false);
 }
 
 FB_SIZED_ENDS_WITH(fb_cache_info, trimmable);
 
 /* However often it went back before. */
 static int64_t trimmable(const fb_session *s) {
-    return s->broken ? 0 : s->position - (s->furthest - fb_cache_trimmable(&s->ring, s->furthest));
+    return s->broken ? 0 : s->position - (s->furthest - fb_cache_trimmable(ring_of(s), s->furthest));
 }
 
 fb_status fb_session_trim(fb_session *s, int64_t count, fb_error *err) {
@@ -342,17 +285,18 @@ fb_status fb_session_trim(fb_session *s, int64_t count, fb_error *err) {
 }
 
 void fb_session_fill_cache(const fb_session *s, fb_cache_info *out) {
-    const fb_program *p = &s->plan.program;
-    int64_t slots = (s->options.capacity + FB_KV_LANES - 1) / FB_KV_LANES * FB_KV_LANES;
-    int64_t reach = s->ring.sinks + s->ring.window;
+    const fb_program *p = program_of(s);
+    const fb_executor_options *o = &s->execution->request.executor;
+    int64_t slots = (o->capacity + FB_KV_LANES - 1) / FB_KV_LANES * FB_KV_LANES;
+    int64_t reach = o->ring.sinks + o->ring.window;
     fb_cache_info info;
     memset(&info, 0, sizeof info); /* padding, too: it goes to the caller */
     info.kind = s->options.cache;
-    info.sinks = s->ring.sinks;
-    info.window = s->ring.window;
+    info.sinks = o->ring.sinks;
+    info.window = o->ring.window;
     info.slots = slots;
-    info.bytes = 2 * p->layers * p->kv_heads * slots * p->head_dim * fb_dtype_size(s->kv);
-    info.held = s->ring.window && s->position > reach ? reach : s->position;
+    info.bytes = 2 * p->layers * p->kv_heads * slots * p->head_dim * fb_dtype_size(o->kv);
+    info.held = o->ring.window && s->position > reach ? reach : s->position;
     info.trimmable = trimmable(s);
     fb_sized_give(&info, sizeof info, out);
 }
@@ -360,7 +304,7 @@ void fb_session_fill_cache(const fb_session *s, fb_cache_info *out) {
 bool fb_session_op_calls(const fb_session *s, int index, const char **name, int64_t *calls) {
     if (index < 0 || index >= FB_OP_COUNT) return false;
     *name = fb_op_table[index].name;
-    *calls = s->backend->trace(s->engine)->ops[index];
+    *calls = s->trace.ops[index];
     return true;
 }
 
@@ -368,17 +312,17 @@ bool fb_session_fuse_calls(const fb_session *s, int index, const char **name, in
                            int64_t *a_head) {
     if (index < 0 || index >= FB_FUSE_COUNT) return false;
     *name = fb_fuse_table[index].name;
-    const fb_trace *trace = s->backend->trace(s->engine);
+    const fb_trace *trace = &s->trace;
     *calls = index == FB_FUSE_GRAPH  ? trace->graphs
              : index == FB_FUSE_STEP ? trace->listed
                                      : trace->fuses[index];
-    *a_step = s->plan.calls[index];
-    *a_head = s->plan.head_calls[index];
+    *a_step = s->execution->plan.calls[index];
+    *a_head = s->execution->plan.head_calls[index];
     return true;
 }
 
-int64_t fb_session_barriers(const fb_session *s) { return s->backend->trace(s->engine)->barriers; }
+int64_t fb_session_barriers(const fb_session *s) { return s->trace.barriers; }
 
 fb_status fb_session_plan_text(const fb_session *s, char **text, fb_error *err) {
-    return fb_program_print(&s->plan.program, fb_fuse_name, text, err);
+    return fb_program_print(program_of(s), fb_fuse_name, text, err);
 }

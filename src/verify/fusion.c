@@ -9,7 +9,7 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "fuse/tolerance.h"
-#include "model/model.h"
+#include "run/session.h"
 #include "verify/perplexity.h"
 #include "verify/tape.h"
 
@@ -93,7 +93,7 @@ static void compare_states(const proof *p, const fb_tape *tape, fb_fusion_row *r
         bool logits = s == states;
         const float *have = logits ? tape->logits : tape->hidden + s * each;
         const float *want = logits ? p->plain.logits : p->plain.hidden + s * each;
-        bool quantizes = fb_model_quantizes(p->model, p->options);
+        bool quantizes = fb_program_quantizes(&p->model->spec->program) && !p->options->float_dot;
         double limit = row->bit ? 0 : fb_fuse_tolerance(p->options->act, p->kv, quantizes, s);
         fb_verify_row *at = &row->layers[s];
         at->layer = s;
@@ -174,12 +174,6 @@ static fb_status prove(proof *p, const char *name, const char *spec, fb_error *e
     o.fuse = spec;
     fb_tape tape;
     FB_TRY(fb_tape_record(p->model, &o, &p->script, p->plain.greedy, &tape, err));
-    /* Weights and the device decide whether `step` has a kernel; without one, it is no row. */
-    bool company = strcmp(name, spec) != 0; /* the fuse, proven with others */
-    if (company && strcmp(name, fb_fuse_name(FB_FUSE_STEP)) == 0 && !tape.expected[FB_FUSE_STEP]) {
-        fb_tape_free(&tape);
-        return FB_OK;
-    }
     fb_fusion_row *row = new_row(p, name, err);
     if (row) {
         row->bit = promises_bits(p, &tape);
@@ -211,33 +205,35 @@ static fb_status refuse(proof *p, const char *name, const char *why_not, fb_erro
 
 /* Each fuse of `fuses` alone, or with quant_gemm if that is among them and opens the way. `named`: the user
  * listed them, so that each must apply. */
-static fb_status prove_each(proof *p, uint32_t fuses, bool named, fb_error *err) {
+static fb_status prove_of(proof *p, const fb_plan_options *alone, uint32_t fuses, bool named, fb_error *err) {
+    const fb_program *plain = &p->model->spec->program;
     for (int f = 0; f < FB_FUSE_COUNT; f++) {
         if (!(fuses & FB_FUSE_BIT(f))) continue;
-        const fb_program *plain = &p->model->spec->program;
-        const fb_backend *backend = fb_backend_of(p->options);
-        fb_plan_options alone = {.greedy = true,
-                                 .float_dot = fb_float_dot(p->options),
-                                 .screen = backend && backend->screens,
-                                 .graph = backend && backend->graphs};
-        alone.exact = p->options->exact;
-        alone.step = alone.graph && fb_step_types(p->options->act, p->kv);
-        if (p->options->cache != FB_CACHE_DENSE) {
-            alone.sinks = p->options->sinks;
-            alone.window = p->options->window;
-        }
-        const char *name = fb_fuse_table[f].name, *why_not = fb_fuse_why_not(plain, (fb_fuse_id)f, &alone);
+        const char *name = fb_fuse_table[f].name, *why_not = fb_fuse_why_not(plain, (fb_fuse_id)f, alone);
         char spec[64];
         bool after = why_not && (fuses & FB_FUSE_BIT(FB_FUSE_QUANT_GEMM)) &&
-                     fb_fuse_after_quant_gemm(plain, (fb_fuse_id)f, &alone);
+                     fb_fuse_after_quant_gemm(plain, (fb_fuse_id)f, alone);
         snprintf(spec, sizeof spec, "%s%s", after ? "quant_gemm," : "", f == FB_FUSE_STEP ? "all" : name);
-        int64_t rows = p->report->count;
-        if (!why_not || after) FB_TRY(prove(p, name, spec, err));
-        if (!why_not && p->report->count == rows)
-            why_not = "its kernel has not these weights, or this device";
-        if (p->report->count == rows && named) FB_TRY(refuse(p, name, why_not, err));
+        if (!why_not || after)
+            FB_TRY(prove(p, name, spec, err));
+        else if (named)
+            FB_TRY(refuse(p, name, why_not, err));
     }
     return FB_OK;
+}
+
+/* The session says what the device can do with its fuses. */
+static fb_status prove_each(proof *p, uint32_t fuses, bool named, fb_error *err) {
+    fb_session_options o = *p->options;
+    fb_session *session;
+    o.fuse = "all";
+    o.greedy = true;
+    o.chunk = p->script.chunk;
+    if (o.cache == FB_CACHE_DENSE) o.capacity = p->script.tokens;
+    FB_TRY(fb_session_create(p->model, &o, &session, err));
+    fb_status status = prove_of(p, &fb_session_execution(session)->options, fuses, named, err);
+    fb_session_free(session);
+    return status;
 }
 
 static fb_status prove_all(proof *p, fb_error *err) {

@@ -102,7 +102,7 @@ static void test_slots(void **state) {
 }
 
 static void check_rows(fb_row_order order, int64_t head_dim, const int64_t *expected, int64_t rows) {
-    for (int64_t i = 0; i < rows; i++) assert_int_equal(fb_gguf_row(order, rows, head_dim, i), expected[i]);
+    for (int64_t i = 0; i < rows; i++) assert_int_equal(fb_order_row(order, rows, head_dim, i), expected[i]);
 }
 
 static void test_rows(void **state) {

@@ -30,8 +30,9 @@ static void check(fbt_random *random, fb_dtype dtype, int64_t rows, int64_t cols
         fb_unpack_row(dtype, packed.data, cols, r, back);
         assert_memory_equal(back, data + r * row_bytes, (size_t)row_bytes);
     }
-    fb_weight plain = {data, dtype, rows, cols, false, NULL},
-              interleaved = {packed.data, dtype, rows, cols, true, NULL};
+    fb_weight plain = {.data = data, .dtype = dtype, .rows = rows, .cols = cols}, interleaved = plain;
+    interleaved.data = packed.data;
+    interleaved.packed = true;
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t c = 0; c < cols; c++)
             assert_true(fb_weight_get(&interleaved, r, c) == fb_weight_get(&plain, r, c));
@@ -94,8 +95,68 @@ static void test_which(void **state) {
     assert_int_equal(fb_pack_bytes(FB_Q4_0, 16, 32), 16 * 18);
 }
 
+/* Rows in every order that a file may have them in, whole and in parts. */
+static void file_orders(void **state) {
+    (void)state;
+    static const struct {
+        fb_row_order order;
+        fb_dtype dtype;
+        int64_t rows, cols, head_dim;
+    } cases[] = {
+        {FB_ROWS_SAME, FB_F16, 9, 7, 0},          {FB_ROWS_ROPE_PAIRS, FB_F32, 24, 5, 6},
+        {FB_ROWS_ROPE_PAIRS, FB_Q4_0, 32, 64, 8}, {FB_ROWS_QKV, FB_F16, 36, 11, 4},
+        {FB_ROWS_QKV, FB_Q8_0, 48, 32, 8},        {FB_ROWS_TRANSPOSED, FB_F32, 70, 45, 0},
+        {FB_ROWS_TRANSPOSED, FB_F16, 33, 100, 0}, {FB_ROWS_QKV, FB_F32, 1, 48, 8},
+        {FB_ROWS_ROPE_PAIRS, FB_F16, 1, 24, 6},
+    };
+    fbt_random random = {99};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        int64_t rows = cases[c].rows, cols = cases[c].cols, count = rows * cols;
+        size_t bytes = (size_t)fb_dtype_bytes(cases[c].dtype, count);
+        uint8_t *data = malloc(bytes), *copy = malloc(bytes), *part = malloc(bytes);
+        float *row = malloc((size_t)cols * sizeof *row);
+        assert_true(data && copy && part && row);
+        if (fb_dtype_is_float(cases[c].dtype))
+            for (int64_t i = 0; i < count; i++)
+                fb_dtype_set(cases[c].dtype, data, i, fbt_random_normal(&random));
+        else
+            fbt_random_blocks(&random, cases[c].dtype, count, 0.1, data);
+        fb_weight file = {.data = data,
+                          .dtype = cases[c].dtype,
+                          .rows = rows,
+                          .cols = cols,
+                          .order = cases[c].order,
+                          .head_dim = cases[c].head_dim},
+                  same = {.data = copy, .dtype = cases[c].dtype, .rows = rows, .cols = cols};
+        fb_weight_copy(&file, 0, rows, copy);
+        int64_t row_bytes = fb_dtype_bytes(cases[c].dtype, cols), begin = rows / 3, end = rows - rows / 4;
+        if (rows > 1) {
+            fb_weight_copy(&file, begin, end - begin, part);
+            assert_memory_equal(part, copy + begin * row_bytes, (size_t)((end - begin) * row_bytes));
+        }
+        for (int64_t r = 0; r < rows; r++) {
+            fb_weight_row(&file, r, 0, cols, row);
+            for (int64_t k = 0; k < cols; k++) {
+                assert_true(fb_weight_get(&file, r, k) == fb_weight_get(&same, r, k));
+                assert_true((double)row[k] == fb_weight_get(&same, r, k));
+            }
+        }
+        /* Against the definition: where the file has element (r, k). */
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t k = 0; k < cols; k++) {
+                int64_t at = cases[c].order == FB_ROWS_TRANSPOSED ? k * rows + r
+                             : rows == 1
+                                 ? fb_order_row(cases[c].order, cols, cases[c].head_dim, k)
+                                 : fb_order_row(cases[c].order, rows, cases[c].head_dim, r) * cols + k;
+                assert_true(fb_dtype_get(cases[c].dtype, data, at) == fb_weight_get(&same, r, k));
+            }
+        free(data), free(copy), free(part), free(row);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(file_orders),
         cmocka_unit_test(test_there_and_back),
         cmocka_unit_test(test_layout),
         cmocka_unit_test(test_which),

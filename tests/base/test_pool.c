@@ -1,7 +1,9 @@
 #include "base/pool.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "support/support.h"
@@ -75,6 +77,31 @@ static void runs_of_fewer_lanes(void **state) {
     fb_pool_free(j.pool);
 }
 
+/* A child has none of its parent's threads, and starts its own. */
+static void after_a_fork(void **state) {
+    (void)state;
+    job j = {.lanes = 3};
+    fb_error err;
+    assert_ok(fb_pool_create(3, &j.pool, &err), &err);
+    fb_pool_run(j.pool, 3, work, &j);
+    fflush(NULL);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        alarm(20);
+        bool ok = fb_pool_grow(j.pool, 3, &err) == FB_OK;
+        for (int i = 0; ok && i < 5; i++) fb_pool_run(j.pool, 3, work, &j);
+        fb_pool_free(j.pool);
+        _exit(ok && j.runs[2] == 6 && !j.behind ? 0 : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    fb_pool_run(j.pool, 3, work, &j);
+    assert_int_equal(j.runs[2], 2);
+    fb_pool_free(j.pool);
+}
+
 static void unused_pools(void **state) {
     (void)state;
     fb_error err;
@@ -130,6 +157,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lanes_work_together),
         cmocka_unit_test(runs_of_fewer_lanes),
+        cmocka_unit_test(after_a_fork),
         cmocka_unit_test(unused_pools),
         cmocka_unit_test(refusals),
         cmocka_unit_test(shares),

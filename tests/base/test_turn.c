@@ -76,7 +76,63 @@ static void in_order(void **state) {
     fb_turn_end(&l.turn);
 }
 
+/* ---- a turn that is kept for a slice ---- */
+
+typedef struct slice {
+    line *line;
+    atomic_int served;
+} slice;
+
+static void *wait_for_slice(void *arg) {
+    slice *s = arg;
+    atomic_fetch_add(&s->line->arrived, 1);
+    fb_turn_take(&s->line->turn);
+    atomic_store(&s->served, 1);
+    fb_turn_give(&s->line->turn);
+    return NULL;
+}
+
+/* `watching`: the thread that had it may come back before the one that waits, for a while; until it is passed
+ * on. Without, or after its slice, the other one gets it. */
+static void slices(void **state) {
+    (void)state;
+    for (int way = 0; way < 3; way++) {
+        line l = {.served = 0};
+        slice s = {.line = &l};
+        atomic_bool watching = way != 0;
+        pthread_t thread;
+        fb_turn_init(&l.turn);
+        fb_turn_take(&l.turn);
+        assert_int_equal(pthread_create(&thread, NULL, wait_for_slice, &s), 0);
+        while (atomic_load(&l.arrived) == 0) usleep(100);
+        usleep(20000);
+        if (way) { /* a new slice: of one that has just got it */
+            fb_turn_give(&l.turn);
+            pthread_join(thread, NULL);
+            atomic_store(&s.served, 0);
+            fb_turn_take(&l.turn);
+            assert_int_equal(pthread_create(&thread, NULL, wait_for_slice, &s), 0);
+            while (!l.turn.first) usleep(1); /* seldom longer than a slice; then the test says nothing */
+        }
+        fb_turn_give_for_now(&l.turn, &watching);
+        bool kept = l.turn.kept;
+        if (way == 0) assert_false(kept);
+        if (kept && way == 1) { /* back at once, and again */
+            fb_turn_take(&l.turn);
+            assert_int_equal(atomic_load(&s.served), 0);
+            fb_turn_give_for_now(&l.turn, &watching);
+        }
+        fb_turn_pass(&l.turn);
+        pthread_join(thread, NULL);
+        assert_int_equal(atomic_load(&s.served), 1);
+        fb_turn_take(&l.turn);
+        fb_turn_give(&l.turn);
+        fb_turn_end(&l.turn);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(one_at_a_time), cmocka_unit_test(in_order)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(one_at_a_time), cmocka_unit_test(in_order),
+                                       cmocka_unit_test(slices)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

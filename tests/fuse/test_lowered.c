@@ -1,19 +1,17 @@
 /* Plans of models whose matrices are Q8_0: where the program quantises, and what the fuses make of it. Only
- * plans are made, so that the weights need no data: they are called packed, and are not read. */
+ * plans are made, so that the weights need no data. */
 #include <string.h>
 
 #include "model/model.h"
 #include "toy.h"
 
-/* A checkpoint as if its matrices, as far as their rows are whole blocks, were packed. */
-static fb_model *open_packed(const char *name) {
+/* A checkpoint as if its matrices, as far as their rows are whole blocks, were Q8_0. */
+static fb_model *open_quantised(const char *name) {
     fb_model *m = fbt_golden_open(name);
-    fb_error err;
     const fb_program *p = &m->spec->program;
     for (int64_t i = 0; i < p->slot_count * p->layers; i++)
-        if (!p->slots[i / p->layers].vector && m->weights[i].cols % 32 == 0)
-            m->weights[i].dtype = FB_Q8_0, m->weights[i].packed = true;
-    assert_ok(fb_model_lower(m, &err), &err);
+        if (!p->slots[i / p->layers].vector && m->weights[i].cols % 32 == 0) m->weights[i].dtype = FB_Q8_0;
+    fb_model_note_dtypes(m);
     return m;
 }
 
@@ -57,8 +55,9 @@ static const fb_op *behind(const fb_program *p, fb_section section, const fb_op 
  * are no whole blocks, reads floats. */
 static void one_quantize_for_all_readers(void **state) {
     (void)state;
-    fb_model *m = open_packed("llama-mha");
-    const fb_program *p = &m->spec->program;
+    fb_model *m = open_quantised("llama-mha");
+    fb_plan *plan = plan_of(m, 0, false, false);
+    const fb_program *p = &plan->program;
     assert_int_equal(toy_count(p, FB_BODY, FB_OP_QUANTIZE), 3);
     assert_int_equal(toy_count(p, FB_EPILOGUE, FB_OP_QUANTIZE), 1);
     assert_int_equal(segments_with(p, FB_BODY, FB_DOT_GIVEN), 6);
@@ -77,6 +76,7 @@ static void one_quantize_for_all_readers(void **state) {
     assert_int_equal(of[3], 1);
     assert_int_equal(of[2], 1);
     assert_int_equal(of[1], 1);
+    free(plan);
     fb_model_free(m);
 }
 
@@ -88,7 +88,7 @@ static void quant_gemm(void **state) {
         int body, floats;
     } rows[] = {{"neox-parallel", 4, 0}, {"llama-mha", 6, 1}, {"gpt2", 4, 0}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        fb_model *m = open_packed(rows[i].model);
+        fb_model *m = open_quantised(rows[i].model);
         for (int before = 0; before < 2; before++) { /* alone, and after head_argmax */
             fb_plan *plan = plan_of(m, BIT(QUANT_GEMM) | (before ? BIT(HEAD_ARGMAX) : 0), true, false);
             const fb_program *p = &plan->program;
@@ -116,7 +116,7 @@ static void norm_linear_after_quant_gemm(void **state) {
     (void)state;
     static const char *const names[] = {"neox-parallel", "llama-mha", "gpt2"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        fb_model *m = open_packed(names[i]);
+        fb_model *m = open_quantised(names[i]);
         fb_plan *plan = plan_of(m, BIT(NORM_LINEAR), false, false);
         assert_int_equal(plan->applied, 0);
         free(plan);
@@ -146,7 +146,7 @@ static void groups(void **state) {
                 {"llama-mha", FB_FUSE_SWIGLU_DUAL, 2}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (int within = 0; within < 2; within++) {
-            fb_model *m = open_packed(rows[i].model);
+            fb_model *m = open_quantised(rows[i].model);
             fb_plan *plan =
                 plan_of(m, FB_FUSE_BIT(rows[i].fuse) | (within ? BIT(QUANT_GEMM) : 0), false, false);
             assert_int_equal(plan->calls[rows[i].fuse], plan->program.layers);
@@ -168,7 +168,7 @@ static void float_dot(void **state) {
     static const char *const names[] = {"neox-parallel", "llama-mha", "gpt2"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         for (int fused = 0; fused < 2; fused++) {
-            fb_model *m = open_packed(names[i]), *floats = fbt_golden_open(names[i]);
+            fb_model *m = open_quantised(names[i]), *floats = fbt_golden_open(names[i]);
             fb_plan *have = plan_of(m, fused ? FB_FUSE_ALL : 0, true, true),
                     *want = plan_of(floats, fused ? FB_FUSE_ALL : 0, true, false);
             assert_int_equal(quantizes(&have->program), 0);
@@ -225,7 +225,7 @@ static int check_joined(const char *name, const fb_program *p) {
 static void joined_ops_keep_apart(void **state) {
     (void)state;
     for (const char *const *name = fbt_cases; *name; name++) {
-        fb_model *m = open_packed(*name);
+        fb_model *m = open_quantised(*name);
         for (int without = 0; without <= FB_FUSE_COUNT; without++) {
             fb_plan *plan = plan_of(m, FB_FUSE_ALL & ~FB_FUSE_BIT(without), true, false);
             int joined = check_joined(*name, &plan->program);
@@ -239,7 +239,7 @@ static void joined_ops_keep_apart(void **state) {
 /* Threads meet before rope_kv where they cannot have whole KV heads each, or not equally many. */
 static void uneven_heads(void **state) {
     (void)state;
-    fb_model *m = open_packed("neox-parallel");
+    fb_model *m = open_quantised("neox-parallel");
     fb_plan *plan = plan_of(m, FB_FUSE_ALL, true, false);
     const fb_program *p = &plan->program;
     for (int32_t lanes = 1; lanes <= 2 * p->kv_heads; lanes++) {
@@ -257,7 +257,7 @@ static void uneven_heads(void **state) {
     free(plan);
     fb_model_free(m);
     /* And where a head's outputs are no whole grains: 2 KV heads of 11. */
-    m = open_packed("llama-llama3-bias");
+    m = open_quantised("llama-llama3-bias");
     plan = plan_of(m, FB_FUSE_ALL, true, false);
     p = &plan->program;
     for (int32_t i = 0; i + 1 < p->op_count[FB_BODY]; i++)
@@ -276,7 +276,7 @@ static void barriers(void **state) {
     } rows[] = {
         {"neox-parallel", 2}, {"neox-serial", 4}, {"llama-mha", 4}, {"llama-gqa-tied", 4}, {"gpt2", 6}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        fb_model *m = open_packed(rows[i].model);
+        fb_model *m = open_quantised(rows[i].model);
         fb_plan *all = plan_of(m, FB_FUSE_ALL, true, false), *none = plan_of(m, 0, true, false),
                 *floats = plan_of(m, FB_FUSE_ALL, true, true);
         assert_int_equal(layer_barriers(&all->program), rows[i].a_layer);
@@ -303,17 +303,20 @@ static void packed_in_some_layers(void **state) {
     const fb_program *p = &m->spec->program;
     for (int64_t i = 0; i < p->slot_count * p->layers; i++)
         if (!p->slots[i / p->layers].vector && (i % p->layers != 1 || !p->slots[i / p->layers].per_layer))
-            m->weights[i].dtype = FB_Q8_0, m->weights[i].packed = true;
-    assert_ok(fb_model_lower(m, &err), &err);
+            m->weights[i].dtype = FB_Q8_0;
+    fb_model_note_dtypes(m);
+    fb_plan *plan = plan_of(m, 0, false, false);
+    p = &plan->program;
     assert_int_equal(toy_count(p, FB_BODY, FB_OP_QUANTIZE), 0);
     assert_int_equal(segments_with(p, FB_BODY, FB_DOT_FLOAT), 4);
     assert_int_equal(toy_count(p, FB_EPILOGUE, FB_OP_QUANTIZE), 1);
+    free(plan);
     fb_model_free(m);
 }
 
 static void why_not(void **state) {
     (void)state;
-    fb_model *m = open_packed("neox-parallel"), *floats;
+    fb_model *m = open_quantised("neox-parallel"), *floats;
     const fb_program *p = &m->spec->program;
     fb_error err;
     assert_ok(fb_model_open(FBT_GOLDENS "/neox-parallel", &floats, &err), &err);

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/screen.h"
 #include "model/model.h"
 #include "toy.h"
 
@@ -188,8 +189,10 @@ static void why_not(void **state) {
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         fb_model *model = fbt_golden_open(rows[i].model);
-        const char *reason = fb_fuse_why_not(&model->spec->program, rows[i].fuse,
-                                             &(fb_plan_options){.greedy = rows[i].greedy, .screen = true});
+        const fb_program *p = &model->spec->program;
+        const fb_weight *head = &model->weights[fb_program_head(p) * p->layers];
+        fb_plan_options options = {.greedy = rows[i].greedy, .screen = fb_screen_fits(head)};
+        const char *reason = fb_fuse_why_not(p, rows[i].fuse, &options);
         if (!rows[i].words)
             assert_null(reason);
         else

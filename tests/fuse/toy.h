@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-#include "backend/backend.h"
+#include "backend/single.h"
 #include "fuse/match.h"
 #include "program/build.h"
 #include "support/support.h"
@@ -118,7 +118,8 @@ static inline fb_weight *toy_weights(const fb_program *p) {
             float *data = malloc((size_t)count * sizeof *data);
             assert_non_null(data);
             for (int64_t i = 0; i < count; i++) data[i] = (float)fbt_random_normal(&random) * 0.3f;
-            *w = (fb_weight){data, FB_F32, p->slots[s].rows, p->slots[s].cols, false, NULL};
+            *w = (fb_weight){
+                .data = data, .dtype = FB_F32, .rows = p->slots[s].rows, .cols = p->slots[s].cols};
         }
     return weights;
 }
@@ -134,23 +135,19 @@ static inline void toy_weights_free(const fb_program *p, fb_weight *weights) {
 static inline void toy_run(const fb_program *p, const fb_weight *weights, fb_dtype act, int32_t threads,
                            float *logits) {
     fb_bound bound = {p, weights};
-    fb_backend_options options = {
+    fb_executor_options options = {
         .threads = threads, .act = act, .kv = act, .capacity = TOY_CAPACITY, .chunk = 6, .epilogue_rows = 6};
-    fb_engine *engine;
+    fb_single single;
     fb_error err;
-    assert_ok(fb_backend_cpu.open(&bound, &options, &engine, &err), &err);
-    int32_t ids[TOY_TOKENS];
-    for (int i = 0; i < TOY_TOKENS; i++) ids[i] = (i * 11 + 3) % TOY_VOCAB;
-    for (int64_t at = 0; at < TOY_TOKENS;) {
-        fb_step step = {.ids = ids + at,
-                        .rows = at ? 1 : 6,
-                        .position = at,
-                        .epilogue_rows = at ? 1 : 6,
-                        .logits = logits + at * TOY_VOCAB};
-        assert_ok(fb_backend_cpu.run(engine, &step, &err), &err);
-        at += step.rows;
+    assert_ok(fb_single_open(&fb_backend_cpu, 0, &bound, &options, &single, &err), &err);
+    fb_row rows[TOY_TOKENS];
+    for (int i = 0; i < TOY_TOKENS; i++)
+        rows[i] = (fb_row){.position = i, .token = (i * 11 + 3) % TOY_VOCAB, .wanted = 1};
+    for (int64_t at = 0, count; at < TOY_TOKENS; at += count) {
+        count = at ? 1 : 6;
+        assert_ok(fb_single_run(&single, rows + at, count, count, logits + at * TOY_VOCAB, NULL, &err), &err);
     }
-    fb_backend_cpu.close(engine);
+    fb_single_close(&single);
 }
 
 /* Asserts that the plan gives the plain program's bits in every dtype, on one thread and on three. */

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "backend/backend.h"
+#include "backend/single.h"
 #include "fuse/fuse.h"
 #include "model/model.h"
 #include "support/support.h"
@@ -13,7 +13,7 @@ enum { SINKS = 3, WINDOW = 8, FIRST = 20, TOKENS = 70, COMPARED = 20, VOCAB = 32
 typedef struct far_run {
     fb_model *model;
     fb_plan plan;
-    fb_engine *engine;
+    fb_single single;
 } far_run;
 
 static void start(far_run *r, const char *name, const char *fuse) {
@@ -24,10 +24,10 @@ static void start(far_run *r, const char *name, const char *fuse) {
     assert_ok(fb_fuse_parse(fuse, &plan.fuses, &automatic, &err), &err);
     assert_ok(fb_plan_make(&r->model->spec->program, &plan, &r->plan, &err), &err);
     fb_ring ring = {.sinks = SINKS, .window = WINDOW, .begin = FB_KV_LANES, .size = WINDOW + 1};
-    fb_backend_options options = {
+    fb_executor_options options = {
         .threads = 2, .capacity = ring.begin + ring.size, .ring = ring, .chunk = 1, .epilogue_rows = 1};
     fb_bound bound = {&r->plan.program, r->model->weights};
-    assert_ok(fb_backend_cpu.open(&bound, &options, &r->engine, &err), &err);
+    assert_ok(fb_single_open(&fb_backend_cpu, 0, &bound, &options, &r->single, &err), &err);
 }
 
 /* FIRST tokens from position 0, so that sinks and ring hold something; then TOKENS from position `far`, the
@@ -36,14 +36,11 @@ static void start(far_run *r, const char *name, const char *fuse) {
 static void stream(far_run *r, int64_t far, float *logits) {
     fb_error err;
     for (int i = 0; i < FIRST + TOKENS; i++) {
-        int32_t id = (i * 37 + 11) % VOCAB;
         int kept = i - (FIRST + TOKENS - COMPARED);
-        fb_step step = {.ids = &id,
-                        .rows = 1,
-                        .position = i < FIRST ? i : far + i - FIRST,
-                        .epilogue_rows = 1,
-                        .logits = logits + (kept > 0 ? kept : 0) * VOCAB};
-        assert_ok(fb_backend_cpu.run(r->engine, &step, &err), &err);
+        fb_row row = {
+            .position = i < FIRST ? i : far + i - FIRST, .token = (i * 37 + 11) % VOCAB, .wanted = 1};
+        float *to = logits + (kept > 0 ? kept : 0) * VOCAB;
+        assert_ok(fb_single_run(&r->single, &row, 1, 1, to, NULL, &err), &err);
     }
 }
 
@@ -71,7 +68,7 @@ static void only_distances_count(void **state) {
                           (long long)rows[i].far, most);
             assert_true(most <= rows[i].limit && most > 0); /* the same bits would be suspicious */
         }
-        fb_backend_cpu.close(r.engine);
+        fb_single_close(&r.single);
         fb_model_free(r.model);
     }
     free(near);

@@ -476,6 +476,7 @@ static void best_among_equals(void **state) {
     assert_non_null(rows);
     for (int64_t i = 0; i < w->rows; i++) memcpy(rows + i * row, w->data, (size_t)row);
     w->data = rows;
+    w->mapped = false;
     for (int32_t threads = 1; threads <= 4; threads++)
         for (int fused = 0; fused < 3; fused++) {
             static const char *const fuses[] = {"none", "head_argmax", "head_screen"};
@@ -510,10 +511,11 @@ static void no_screen(void **state) {
         memcpy(copy, w->data, bytes);
         if (bad) fb_dtype_set(w->dtype, copy, 5 * w->cols, INFINITY);
         w->data = copy;
+        w->mapped = false;
         fb_session_options options;
         fb_session_options_default(&options);
         options.greedy = true;
-        options.fuse = "head_screen";
+        options.fuse = "head_screen,head_argmax";
         fb_session *session = create(model, &options);
         fb_error err;
         assert_ok(fb_session_prefill(session, some_ids(), TOKENS, &err), &err);

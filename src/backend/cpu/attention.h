@@ -103,9 +103,9 @@ FB_INLINE unit unit_at(const fb_call *call, int64_t heads, int64_t item, int64_t
 FB_INLINE void share_items(const fb_call *call, const fb_lane *lane, int64_t heads, int64_t *begin,
                            int64_t *end) {
     int64_t items = call->rows * heads, each = items / call->kv.heads;
-    fb_lane_share(lane, call->by_head ? call->kv.heads : items, 1, begin, end);
-    *begin *= call->by_head ? each : 1;
-    *end *= call->by_head ? each : 1;
+    fb_lane_share(lane, lane->by_head ? call->kv.heads : items, 1, begin, end);
+    *begin *= lane->by_head ? each : 1;
+    *end *= lane->by_head ? each : 1;
 }
 
 /* A lane's scratch: rows of `stride` floats, which is the width rounded up to whole vectors. */

@@ -9,6 +9,8 @@
 typedef struct fb_lane {
     int32_t index, count;
     float *scratch; /* this lane's own, 64-byte aligned */
+    bool by_head;   /* lanes share whole KV heads in attention's ops */
+    bool apart;     /* lanes share each projection of a group by itself */
 } fb_lane;
 
 /* Floats of scratch that a linear takes besides its inputs. */

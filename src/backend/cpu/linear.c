@@ -251,7 +251,7 @@ static void fetch_first(const uint8_t *at, const fb_weight *w) {
  * share, or of the segment alone. */
 static void lane_outputs(const fb_call *call, const fb_lane *lane, int s, int64_t *begin, int64_t *end) {
     int64_t total = 0, before = 0, rows = call->weights[4 * s].rows;
-    bool together = call->attr.combine == FB_COMBINE_NONE && !call->apart;
+    bool together = call->attr.combine == FB_COMBINE_NONE && !lane->apart;
     for (int k = together ? 0 : s; k < (together ? call->attr.segments : s + 1); k++) {
         if (k == s) before = total;
         total += shared_outputs(call, k);

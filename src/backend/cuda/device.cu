@@ -10,6 +10,7 @@
 struct fb_gpu {
     int32_t index;
     cudaStream_t stream;
+    cudaStream_t beside; /* for what may happen at any time */
     void *blas;
     fb_cuda_limits limits;
     cudaEvent_t *marks;
@@ -106,6 +107,8 @@ fb_status fb_gpu_open(int32_t index, fb_gpu **out, fb_error *err) {
                     index, gpu->limits.major, gpu->limits.minor, FB_CUDA_LEAST_MAJOR);
     if (status == FB_OK)
         status = fb_gpu_check(cudaStreamCreateWithFlags(&gpu->stream, cudaStreamNonBlocking), "stream", err);
+    if (status == FB_OK)
+        status = fb_gpu_check(cudaStreamCreateWithFlags(&gpu->beside, cudaStreamNonBlocking), "stream", err);
     if (status != FB_OK) {
         fb_gpu_close(gpu);
         return status;
@@ -122,6 +125,7 @@ void fb_gpu_close(fb_gpu *gpu) {
     free(gpu->marks);
     fb_cuda_blas_destroy(gpu->blas);
     if (gpu->stream) cudaStreamDestroy(gpu->stream);
+    if (gpu->beside) cudaStreamDestroy(gpu->beside);
     cudaGetLastError();
     free(gpu);
 }
@@ -184,15 +188,23 @@ fb_status fb_gpu_download(fb_gpu *gpu, void *host, const void *device, int64_t b
                         "copy from the device", err);
 }
 
-fb_status fb_gpu_copy(fb_gpu *gpu, void *to, const void *from, int64_t bytes, fb_error *err) {
+fb_status fb_gpu_copy_rows(fb_gpu *gpu, void *to, const void *from, int64_t stride, int64_t bytes,
+                           int64_t rows, fb_error *err) {
     FB_TRY(use(gpu, err));
-    return fb_gpu_check(cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDeviceToDevice, gpu->stream),
+    return fb_gpu_check(cudaMemcpy2DAsync(to, (size_t)stride, from, (size_t)stride, (size_t)bytes,
+                                          (size_t)rows, cudaMemcpyDeviceToDevice, gpu->stream),
                         "copy on the device", err);
 }
 
 fb_status fb_gpu_zero(fb_gpu *gpu, void *device, int64_t bytes, fb_error *err) {
     FB_TRY(use(gpu, err));
     return fb_gpu_check(cudaMemsetAsync(device, 0, (size_t)bytes, gpu->stream), "clearing memory", err);
+}
+
+fb_status fb_gpu_clear(fb_gpu *gpu, void *device, int64_t bytes, fb_error *err) {
+    FB_TRY(use(gpu, err));
+    FB_TRY(fb_gpu_check(cudaMemsetAsync(device, 0, (size_t)bytes, gpu->beside), "clearing memory", err));
+    return fb_gpu_check(cudaStreamSynchronize(gpu->beside), "clearing memory", err);
 }
 
 fb_status fb_gpu_wait(fb_gpu *gpu, fb_error *err) {

@@ -50,8 +50,12 @@ void fb_gpu_give_host(fb_gpu *gpu, void *memory);
 
 fb_status fb_gpu_upload(fb_gpu *gpu, void *device, const void *host, int64_t bytes, fb_error *err);
 fb_status fb_gpu_download(fb_gpu *gpu, void *host, const void *device, int64_t bytes, fb_error *err);
-fb_status fb_gpu_copy(fb_gpu *gpu, void *to, const void *from, int64_t bytes, fb_error *err); /* on it */
+/* `rows` rows of `bytes`, which begin `stride` bytes apart on both sides; on it. */
+fb_status fb_gpu_copy_rows(fb_gpu *gpu, void *to, const void *from, int64_t stride, int64_t bytes,
+                           int64_t rows, fb_error *err);
 fb_status fb_gpu_zero(fb_gpu *gpu, void *device, int64_t bytes, fb_error *err);
+/* Zeros new memory, at once: besides the stream, which another thread may use or record. */
+fb_status fb_gpu_clear(fb_gpu *gpu, void *device, int64_t bytes, fb_error *err);
 
 /* Until all that was asked for is done. Errors of earlier launches show here. */
 fb_status fb_gpu_wait(fb_gpu *gpu, fb_error *err);

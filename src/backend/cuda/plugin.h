@@ -3,8 +3,8 @@
 #ifndef FB_BACKEND_CUDA_PLUGIN_H
 #define FB_BACKEND_CUDA_PLUGIN_H
 
-#include "backend/backend.h"
 #include "backend/cuda/gpu.h"
+#include "backend/frame.h"
 
 typedef struct fb_cuda_plugin {
     const char *version; /* FB_VERSION */
@@ -15,8 +15,9 @@ typedef struct fb_cuda_plugin {
 } fb_cuda_plugin;
 
 #define FB_CUDA_LAYOUT                                                                                       \
-    ((int64_t)(sizeof(fb_program) * 1000003 + sizeof(fb_backend_options) * 1009 + sizeof(fb_trace) +         \
-               sizeof(fb_weight) * 10007 + sizeof(fb_backend) * 100003))
+    ((int64_t)(sizeof(fb_program) * 1000003 + sizeof(fb_executor_options) * 1009 + sizeof(fb_trace) +        \
+               sizeof(fb_weight) * 10007 + sizeof(fb_backend) * 100003 + sizeof(fb_device) * 101 +           \
+               sizeof(fb_executor) * 103 + sizeof(fb_batch) * 107))
 
 #define FB_CUDA_PLUGIN_SYMBOL "fb_cuda_plugin_get"
 #ifdef __cplusplus

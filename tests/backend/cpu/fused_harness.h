@@ -53,11 +53,11 @@ static inline fb_weight weight(fb_dtype t, int64_t rows, int64_t cols, double me
     void *data = take(fb_dtype_bytes(t, rows * cols));
     if (!fb_dtype_is_float(t)) {
         fbt_random_blocks(&random_numbers, t, rows * cols, 0.4, data);
-        return (fb_weight){data, t, rows, cols, false, NULL};
+        return (fb_weight){.data = data, .dtype = t, .rows = rows, .cols = cols};
     }
     for (int64_t i = 0; i < rows * cols; i++)
         fb_dtype_set(t, data, i, mean + 0.4 * fbt_random_normal(&random_numbers));
-    return (fb_weight){data, t, rows, cols, false, NULL};
+    return (fb_weight){.data = data, .dtype = t, .rows = rows, .cols = cols};
 }
 
 static inline fb_weight packed(fb_weight w) {
@@ -66,8 +66,11 @@ static inline fb_weight packed(fb_weight w) {
     for (int64_t row = 0; row < w.rows; row++)
         fb_pack_row(w.dtype, (const uint8_t *)w.data + row * fb_dtype_bytes(w.dtype, w.cols), w.cols, row,
                     data);
-    return (fb_weight){data, w.dtype, w.rows, w.cols, true, NULL};
+    return (fb_weight){.data = data, .dtype = w.dtype, .rows = w.rows, .cols = w.cols, .packed = true};
 }
+
+/* How lanes share the ops that `run` runs: by_head and apart. */
+static fb_lane sharing;
 
 /* The last lane first: a lane that needs what another one computes finds NaN. The scratch is one for all
  * runs: to take a megabyte anew for each was most of the time under AddressSanitizer. */
@@ -77,7 +80,11 @@ static inline void run(const fb_isa *isa, fb_op_kind kind, fb_call call, int32_t
     call.rows = call.rows ? call.rows : ROWS;
     for (int32_t lane = lanes - 1; lane >= 0; lane--) {
         memset(scratch.data, 0xff, SCRATCH);
-        isa->kernels[kind](&call, &(fb_lane){lane, lanes, scratch.data});
+        fb_lane self = sharing;
+        self.index = lane;
+        self.count = lanes;
+        self.scratch = scratch.data;
+        isa->kernels[kind](&call, &self);
     }
     assert_true(fbt_guard_intact(&scratch));
 }

@@ -145,7 +145,7 @@ fb_weight rig_packed(rig *r, fb_weight w) {
     for (int64_t row = 0; row < w.rows; row++)
         fb_pack_row(w.dtype, (const uint8_t *)w.data + row * fb_dtype_bytes(w.dtype, w.cols), w.cols, row,
                     f->data);
-    return (fb_weight){f->data, w.dtype, w.rows, w.cols, true, NULL};
+    return (fb_weight){.data = f->data, .dtype = w.dtype, .rows = w.rows, .cols = w.cols, .packed = true};
 }
 
 fb_view rig_quantized(rig *r, int64_t width) {
@@ -223,7 +223,8 @@ static void poison_scratch(const rig *r) {
 static void run_lanes(const rig *r, const fb_isa *isa, const fb_call *call, int32_t lanes) {
     for (int32_t lane = lanes - 1; lane >= 0; lane--) {
         poison_scratch(r);
-        isa->kernels[r->kind](call, &(fb_lane){lane, lanes, (float *)(void *)r->scratch.data});
+        isa->kernels[r->kind](
+            call, &(fb_lane){.index = lane, .count = lanes, .scratch = (float *)(void *)r->scratch.data});
     }
     if (!fence_intact(&r->scratch)) fail_rig(r, isa->name, "wrote outside its scratch");
     for (int i = 0; i < r->output_count; i++)

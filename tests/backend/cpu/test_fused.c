@@ -136,7 +136,7 @@ static void linear_group(void **state) {
             char what[64];
             snprintf(what, sizeof what, "linear_group case %zu, shape %zu", c / 6, c / 2 % 3);
             FOR_LANES(lanes) for (int apart = 0; apart < 2; apart++) {
-                call.apart = apart && !g->combine;
+                sharing.apart = apart && !g->combine;
                 for (int s = 0; s < outputs; s++) poison(&call.out[s]);
                 run(isa, FB_OP_LINEAR_GROUP, call, lanes);
                 for (int s = 0; s < outputs; s++) same(isa, what, &call.out[s], &want[s]);
@@ -158,7 +158,7 @@ static void lanes_apart(void **state) {
     FOR_KERNELS(isa, t) {
         if (strcmp(isa->name, "ref") == 0) continue; /* lane 0 does all of it there, and all that follows */
         fbt_guard scratch = fbt_guard_create(SCRATCH, 0);
-        fb_call call = {.rows = ROWS, .apart = true, .attr.segments = 3};
+        fb_call call = {.rows = ROWS, .attr.segments = 3};
         for (int s = 0; s < 3; s++) {
             call.in[s] = filled(t, 1, 40, s);
             call.weights[4 * s] = weight(FB_F16, s ? 64 : 192, 40, 0);
@@ -166,7 +166,8 @@ static void lanes_apart(void **state) {
             call.out[s] = view(t, 1, call.weights[4 * s].rows, 1);
             poison(&call.out[s]);
         }
-        isa->kernels[FB_OP_LINEAR_GROUP](&call, &(fb_lane){1, 4, scratch.data});
+        isa->kernels[FB_OP_LINEAR_GROUP](
+            &call, &(fb_lane){.index = 1, .count = 4, .scratch = scratch.data, .apart = true});
         for (int s = 0; s < 3; s++)
             for (int64_t row = 0, n = call.weights[4 * s].rows; row < ROWS; row++)
                 for (int64_t i = 0; i < n; i++) {

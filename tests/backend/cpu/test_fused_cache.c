@@ -115,8 +115,8 @@ static void rope_kv_into(const fb_isa *isa, fb_dtype t, fb_dtype c, const struct
         fb_call call = {.in = {q, k, v, angles[0]},
                         .kv = ring_cache(c, s, ring, row, false),
                         .attr.rotary = s->rotary,
-                        .row = row,
-                        .by_head = true};
+                        .row = row};
+        sharing.by_head = true;
         for (int n = 0; n < queries; n++) {
             call.in[3 + n] = angles[n];
             call.out[n] = view(t, s->heads, s->width, 3);
@@ -189,7 +189,7 @@ static fb_view plain_attention(const fb_isa *isa, const fb_call *call) {
 static void check_attention(const fb_isa *isa, fb_op_kind kind, fb_call call, const fb_view *want) {
     call.out[0] = view(want->dtype, want->heads, want->width, 1);
     FOR_LANES(lanes) for (int by_head = 0; by_head < 2; by_head++) {
-        call.by_head = by_head;
+        sharing.by_head = by_head;
         poison(&call.out[0]);
         run(isa, kind, call, lanes);
         same(isa, fb_op_table[kind].name, &call.out[0], want);

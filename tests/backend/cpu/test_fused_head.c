@@ -125,7 +125,7 @@ typedef struct filling {
 
 static void fill(void *arg) {
     filling *f = arg;
-    for (int32_t lane = 0; lane < 3; lane++) f->isa->screen(&f->call, &(fb_lane){lane, 3, NULL});
+    for (int32_t lane = 0; lane < 3; lane++) f->isa->screen(&f->call, &(fb_lane){.index = lane, .count = 3});
 }
 
 /* Gives the weight a screen, to be ended; whether it is ready. */

@@ -124,7 +124,7 @@ static void nan_of_any_bits(void **state) {
             call.out[0].data = y;
             call.weights[0] = (fb_weight){.data = weight, .dtype = FB_F32, .rows = 1, .cols = 20};
             call.weights[1] = (fb_weight){.data = bias, .dtype = FB_F32, .rows = 1, .cols = 20};
-            isa->kernels[FB_OP_LAYERNORM](&call, &(fb_lane){0, 1, scratch});
+            isa->kernels[FB_OP_LAYERNORM](&call, &(fb_lane){.count = 1, .scratch = scratch});
             for (int i = 0; i < 20; i++)
                 if (!isnan(fb_dtype_get((fb_dtype)act, y, i)))
                     fail_msg("%s, %s: element %d is %04x", isa->name, fb_dtype_name((fb_dtype)act), i, y[i]);

@@ -20,7 +20,8 @@ typedef struct filling {
 static void fill(void *arg) {
     filling *f = arg;
     f->times++;
-    for (int32_t lane = 0; lane < LANES; lane++) f->isa->screen(&f->call, &(fb_lane){lane, LANES, NULL});
+    for (int32_t lane = 0; lane < LANES; lane++)
+        f->isa->screen(&f->call, &(fb_lane){.index = lane, .count = LANES});
 }
 
 static double norm_of(const double *v, int64_t n) {

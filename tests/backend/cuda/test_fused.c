@@ -64,7 +64,7 @@ static fb_weight weight(fb_dtype t, int64_t n, int64_t k, double mean) {
     if (!fb_dtype_is_float(t)) fbt_random_blocks(&random_numbers, t, n * k, 0.4, data);
     for (int64_t i = 0; fb_dtype_is_float(t) && i < n * k; i++)
         fb_dtype_set(t, data, i, mean + 0.4 * fbt_random_normal(&random_numbers));
-    return (fb_weight){data, t, n, k, false, NULL};
+    return (fb_weight){.data = data, .dtype = t, .rows = n, .cols = k};
 }
 
 static void poison(const fb_view *v) {
@@ -73,7 +73,7 @@ static void poison(const fb_view *v) {
 
 static void run(fb_op_kind kind, fb_call call) {
     call.rows = call.rows ? call.rows : rows;
-    cuda_isas[0].kernels[kind](&call, &(fb_lane){0, 1, NULL});
+    cuda_isas[0].kernels[kind](&call, &(fb_lane){.count = 1});
 }
 
 /* The same bits; and NaN in the gaps. */
@@ -623,7 +623,7 @@ static void check_flash(fb_call *call) {
     reference.out[0] = truth;
     reference.rows = rows;
     float *scratch = take(4 * fb_attention_scratch(out->width, call->kv.capacity));
-    fb_cpu_kernels_ref[FB_OP_ATTN_FLASH](&reference, &(fb_lane){0, 1, scratch});
+    fb_cpu_kernels_ref[FB_OP_ATTN_FLASH](&reference, &(fb_lane){.count = 1, .scratch = scratch});
     poison(out);
     run(FB_OP_ATTN_FLASH, *call);
     near(call, out, &truth);

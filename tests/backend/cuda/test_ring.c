@@ -117,7 +117,7 @@ static fb_kv cache(fb_dtype t, const struct ring_case *s, bool fill) {
     return kv;
 }
 
-static void run(fb_op_kind kind, fb_call call) { cuda_isas[0].kernels[kind](&call, &(fb_lane){0, 1, NULL}); }
+static void run(fb_op_kind kind, fb_call call) { cuda_isas[0].kernels[kind](&call, &(fb_lane){.count = 1}); }
 
 /* Rows of `have`, from its first on, are those of `want` from `first` on, to the bit. */
 static void same(const char *what, const struct ring_case *s, const fb_view *have, int64_t rows,
@@ -291,7 +291,7 @@ static void attn_flash(void **state) {
         fb_call call = attention_call(s, t, c), reference = call;
         reference.out[0] = view(FB_F64, s->rows, s->heads, s->width, 0);
         float *scratch = take(4 * fb_attention_scratch(s->width, call.kv.capacity));
-        fb_cpu_kernels_ref[FB_OP_ATTN_FLASH](&reference, &(fb_lane){0, 1, scratch});
+        fb_cpu_kernels_ref[FB_OP_ATTN_FLASH](&reference, &(fb_lane){.count = 1, .scratch = scratch});
         run(FB_OP_ATTN_FLASH, call);
         near(s, &call, &reference.out[0]);
         if (call.kv.capacity > APART) continue;

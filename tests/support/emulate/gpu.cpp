@@ -148,8 +148,12 @@ fb_status fb_gpu_upload(fb_gpu *, void *device, const void *host, int64_t bytes,
 fb_status fb_gpu_download(fb_gpu *, void *host, const void *device, int64_t bytes, fb_error *err) {
     return copy(host, device, bytes, err);
 }
-fb_status fb_gpu_copy(fb_gpu *, void *to, const void *from, int64_t bytes, fb_error *err) {
-    return copy(to, from, bytes, err);
+fb_status fb_gpu_copy_rows(fb_gpu *, void *to, const void *from, int64_t stride, int64_t bytes, int64_t rows,
+                           fb_error *err) {
+    FB_TRY(may_fail("copy", err));
+    for (int64_t i = 0; i < rows; i++)
+        memcpy((char *)to + i * stride, (const char *)from + i * stride, (size_t)bytes);
+    return FB_OK;
 }
 fb_status fb_gpu_zero(fb_gpu *, void *device, int64_t bytes, fb_error *err) {
     auto step = [=] {
@@ -157,6 +161,11 @@ fb_status fb_gpu_zero(fb_gpu *, void *device, int64_t bytes, fb_error *err) {
         return 0;
     };
     return do_or_record("clearing memory", step, err);
+}
+fb_status fb_gpu_clear(fb_gpu *, void *device, int64_t bytes, fb_error *err) {
+    FB_TRY(may_fail("clearing memory", err));
+    memset(device, 0, (size_t)bytes);
+    return FB_OK;
 }
 fb_status fb_gpu_wait(fb_gpu *, fb_error *err) { return may_fail("waiting for the device", err); }
 

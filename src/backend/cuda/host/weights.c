@@ -1,35 +1,47 @@
-#include "backend/cuda/host/weights.h"
-
-#include <pthread.h>
+/* Weights on a GPU, in the layout of kernel.h, straight from the file's mapping: threads copy rows, in the
+ * order in which ops read them, into page-locked memory, from where the device fetches them while the next
+ * rows are copied. Blocks of Q8_0 and Q4_0 are taken apart on the device. */
 #include <stdlib.h>
 
+#include "backend/cuda/host/host.h"
+#include "backend/cuda/load.h"
 #include "base/pack.h"
+#include "base/pool.h"
 #include "base/quant.h"
+#include "file/map.h"
 
-/* Copies that change the layout go through this much host memory at a time. */
-#define STAGE_BYTES (8 << 20)
+/* Of page-locked memory, twice, and of device memory, at most: what is on its way. */
+#define STAGE_BYTES ((int64_t)32 << 20)
+/* Threads that copy; more gain nothing. */
+#define MOST_THREADS 8
+/* What one thread copies sooner than several are woken. */
+#define FEW_BYTES (1 << 16)
 
-/* One tensor on a device. */
-typedef struct shared {
-    const void *host;
-    int64_t rows, cols;
-    int32_t device;
-    int64_t users;
-    fb_weight weight;
-    struct shared *next;
-} shared;
+typedef struct cuda_loaded {
+    fb_loaded base;
+    void *memory; /* all of them, on the device */
+} cuda_loaded;
 
-struct fb_cuda_weights {
-    int64_t count;
+/* What is needed while loading. */
+typedef struct loader {
+    const fb_program *program;
+    const fb_weight *file;
     fb_weight *table;
-    shared **used; /* [count], NULL where absent */
-};
+    fb_gpu *gpu;
+    fb_cuda_context cx;
+    fb_pool *pool;
+    int64_t stage_bytes; /* of each buffer: no more than the largest weight */
+    uint8_t *stage[2];   /* page-locked */
+    int turn;            /* which of the two is filled next */
+    uint8_t *blocks;     /* on the device: blocks as the file has them */
+    /* The rows that the threads copy now. */
+    const fb_weight *from;
+    fb_dtype to_type;
+    int64_t first, count;
+    int32_t threads;
+} loader;
 
-static shared *everything;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* ---- one tensor -----------------------------------------------------------------------------------------
- */
+static int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 /* What the kernels read it as: quantised types that they do not have are decoded to float16, float64 to
  * float32. */
@@ -39,176 +51,173 @@ static fb_dtype device_dtype(fb_dtype dtype) {
     return fb_dtype_is_float(dtype) ? dtype : FB_F16;
 }
 
-/* A row of blocks in file order as integers and scales. */
-static void split_row(fb_dtype dtype, const uint8_t *row, int64_t blocks, uint8_t *quants, uint8_t *scales) {
-    int64_t block = fb_dtype_bytes(dtype, 32);
-    for (int64_t b = 0; b < blocks; b++) {
-        memcpy(scales + 2 * b, row + b * block, 2);
-        memcpy(quants + b * (block - 2), row + b * block + 2, (size_t)(block - 2));
+/* ---- the table ---- */
+
+/* A slot that reads another one's tensors: a head that is the embedding. */
+static int32_t twin_of(const loader *l, int32_t slot) {
+    int64_t layers = l->program->layers;
+    const fb_weight *w = &l->file[slot * layers];
+    for (int32_t s = 0; s < slot; s++) {
+        const fb_weight *other = &l->file[s * layers];
+        if (w->data && other->data == w->data && other->rows == w->rows && other->cols == w->cols &&
+            other->dtype == w->dtype && other->order == w->order)
+            return s;
     }
+    return FB_NONE;
 }
 
-typedef struct staging {
-    fb_gpu *gpu;
-    uint8_t *device;
-    uint8_t *stage[2]; /* of the quants and of the scales; or of the elements */
-    uint8_t *row;      /* one, in file order */
-} staging;
+/* Whether the weight is another one than the layer before has, or another slot. */
+static bool is_new(const loader *l, int32_t slot, int64_t layer) {
+    const fb_weight *w = &l->file[slot * l->program->layers + layer];
+    return w->data && (layer == 0 || w->data != w[-1].data) && twin_of(l, slot) == FB_NONE;
+}
 
-/* Quants of all rows, then scales of all rows; `rows` at a time. */
-static fb_status copy_split(const staging *s, const fb_weight *w, int64_t rows, fb_error *err) {
-    int64_t blocks = w->cols / 32, quant = fb_dtype_bytes(w->dtype, 32) - 2,
-            row_bytes = fb_dtype_bytes(w->dtype, w->cols);
-    uint8_t *scales = s->device + w->rows * blocks * quant;
-    for (int64_t first = 0; first < w->rows; first += rows) {
-        int64_t count = w->rows - first < rows ? w->rows - first : rows;
-        for (int64_t i = 0; i < count; i++) {
-            const uint8_t *from = (const uint8_t *)w->data + (first + i) * row_bytes;
-            if (w->packed) {
-                fb_unpack_row(w->dtype, w->data, w->cols, first + i, s->row);
-                from = s->row;
+/* Fills the table; `memory` NULL: counts only. The result is the bytes of all. */
+static int64_t place(loader *l, uint8_t *memory) {
+    int64_t layers = l->program->layers, bytes = 0;
+    for (int32_t slot = 0; slot < l->program->slot_count; slot++) {
+        int32_t twin = twin_of(l, slot);
+        for (int64_t layer = 0; layer < layers; layer++) {
+            const fb_weight *from = &l->file[slot * layers + layer];
+            fb_weight *to = &l->table[slot * layers + layer];
+            if (!from->data) continue;
+            if (!is_new(l, slot, layer)) {
+                *to = twin != FB_NONE ? l->table[twin * layers + layer] : to[-1];
+                continue;
             }
-            split_row(w->dtype, from, blocks, s->stage[0] + i * blocks * quant, s->stage[1] + i * blocks * 2);
+            *to = (fb_weight){.data = memory ? memory + bytes : NULL,
+                              .dtype = device_dtype(from->dtype),
+                              .rows = from->rows,
+                              .cols = from->cols,
+                              .packed = fb_pack_has(from->dtype)};
+            int64_t each = aligned(fb_dtype_bytes(to->dtype, to->rows * to->cols));
+            int64_t row = fb_dtype_bytes(to->dtype, to->cols),
+                    stage = each < STAGE_BYTES ? each : STAGE_BYTES;
+            if (stage < row) stage = aligned(row);
+            if (stage > l->stage_bytes) l->stage_bytes = stage;
+            bytes += each;
         }
-        FB_TRY(fb_gpu_upload(s->gpu, s->device + first * blocks * quant, s->stage[0], count * blocks * quant,
-                             err));
-        FB_TRY(fb_gpu_upload(s->gpu, scales + first * blocks * 2, s->stage[1], count * blocks * 2, err));
-        FB_TRY(fb_gpu_wait(s->gpu, err));
     }
+    return bytes;
+}
+
+/* ---- one weight ---- */
+
+static void decode_row(const fb_weight *w, int64_t row, fb_dtype to, uint8_t *out, float *room) {
+    fb_weight_row(w, row, 0, w->cols, room);
+    for (int64_t k = 0; k < w->cols; k++) fb_dtype_set(to, out, k, (double)room[k]);
+}
+
+/* A lane's rows of those that go to the stage, as they are or decoded. */
+static void copy_lane(void *arg, int32_t lane) {
+    const loader *l = arg;
+    const fb_weight *w = l->from;
+    int64_t begin, end, row_bytes = fb_dtype_bytes(l->to_type, w->cols);
+    uint8_t *to = l->stage[l->turn];
+    fb_pool_share(l->count, 1, lane, l->threads, &begin, &end);
+    if (begin == end) return;
+    if (l->to_type == w->dtype) {
+        fb_weight_copy(w, l->first + begin, end - begin, to + begin * row_bytes);
+        return;
+    }
+    float *room = malloc((size_t)w->cols * sizeof *room);
+    for (int64_t i = begin; i < end && room; i++)
+        decode_row(w, l->first + i, l->to_type, to + i * row_bytes, room);
+    if (!room) memset(to + begin * row_bytes, 0xff, (size_t)((end - begin) * row_bytes)); /* NaN, not luck */
+    free(room);
+}
+
+/* Sends the staged rows: to their place, or to where the device takes their blocks apart. */
+static fb_status send_rows(loader *l, const fb_weight *to, fb_error *err) {
+    int64_t row_bytes = fb_dtype_bytes(to->dtype, to->cols), bytes = l->count * row_bytes;
+    uint8_t *data = (uint8_t *)(uintptr_t)to->data;
+    if (!to->packed) return fb_gpu_upload(l->gpu, data + l->first * row_bytes, l->stage[l->turn], bytes, err);
+    int64_t blocks = to->cols / 32, quants = fb_dtype_bytes(to->dtype, 32) - 2;
+    FB_TRY(fb_gpu_upload(l->gpu, l->blocks, l->stage[l->turn], bytes, err));
+    return fb_gpu_check(
+        fb_cuda_split_blocks(l->blocks, l->count * blocks, (int)quants, data + l->first * blocks * quants,
+                             data + to->rows * blocks * quants + l->first * blocks * 2, &l->cx),
+        "splitting blocks", err);
+}
+
+static fb_status load_one(loader *l, const fb_weight *from, const fb_weight *to, fb_error *err) {
+    int64_t row_bytes = fb_dtype_bytes(to->dtype, to->cols), most = l->stage_bytes / row_bytes;
+    bool vector = from->rows == 1; /* in whatever order: whole */
+    l->from = from;
+    l->to_type = to->dtype;
+    for (l->first = 0; l->first < from->rows; l->first += l->count) {
+        l->count = from->rows - l->first < most ? from->rows - l->first : most;
+        l->threads = vector || l->count * row_bytes < FEW_BYTES ? 1 : fb_pool_lanes(l->pool);
+        fb_pool_run(l->pool, l->threads, copy_lane, l);
+        FB_TRY(fb_gpu_wait(l->gpu, err)); /* for what the other stage has sent */
+        FB_TRY(send_rows(l, to, err));
+        l->turn ^= 1;
+    }
+    if (from->mapped)
+        fb_map_release(from->data, (size_t)fb_dtype_bytes(from->dtype, from->rows * from->cols));
     return FB_OK;
 }
 
-static fb_status copy_decoded(const staging *s, const fb_weight *w, fb_dtype to, int64_t rows,
-                              fb_error *err) {
-    int64_t size = fb_dtype_size(to);
-    float *floats = (float *)(void *)s->row;
-    for (int64_t first = 0; first < w->rows; first += rows) {
-        int64_t count = w->rows - first < rows ? w->rows - first : rows;
-        for (int64_t i = 0; i < count; i++) {
-            fb_weight_row(w, first + i, 0, w->cols, floats);
-            for (int64_t k = 0; k < w->cols; k++)
-                fb_dtype_set(to, s->stage[0], i * w->cols + k, (double)floats[k]);
-        }
-        FB_TRY(fb_gpu_upload(s->gpu, s->device + first * w->cols * size, s->stage[0], count * w->cols * size,
-                             err));
-        FB_TRY(fb_gpu_wait(s->gpu, err));
-    }
-    return FB_OK;
+/* ---- all of them ---- */
+
+static fb_status load_all(loader *l, fb_error *err) {
+    int64_t layers = l->program->layers;
+    for (int32_t slot = 0; slot < l->program->slot_count; slot++)
+        for (int64_t layer = 0; layer < layers; layer++)
+            if (is_new(l, slot, layer))
+                FB_TRY(load_one(l, &l->file[slot * layers + layer], &l->table[slot * layers + layer], err));
+    return fb_gpu_wait(l->gpu, err);
 }
 
-static fb_status copy_through_stage(fb_gpu *gpu, const fb_weight *w, fb_weight *to, fb_error *err) {
-    int64_t row_bytes = w->cols * 4; /* of any type that comes here, and of its decoded floats */
-    int64_t rows = STAGE_BYTES / row_bytes < 1 ? 1 : STAGE_BYTES / row_bytes;
-    uint8_t *memory = malloc((size_t)(row_bytes * (2 * rows + 1)));
-    if (!memory) return fb_fail_memory(err, "copy of weights", row_bytes * (2 * rows + 1));
-    staging s = {gpu,
-                 (uint8_t *)(uintptr_t)to->data,
-                 {memory, memory + row_bytes * rows},
-                 memory + 2 * row_bytes * rows};
-    fb_status status =
-        fb_pack_has(w->dtype) ? copy_split(&s, w, rows, err) : copy_decoded(&s, w, to->dtype, rows, err);
-    free(memory);
-    return status;
-}
-
-static fb_status copy_tensor(fb_gpu *gpu, const fb_weight *w, fb_weight *to, fb_error *err) {
-    *to = (fb_weight){
-        .dtype = device_dtype(w->dtype), .rows = w->rows, .cols = w->cols, .packed = fb_pack_has(w->dtype)};
-    int64_t bytes = fb_dtype_bytes(to->dtype, w->rows * w->cols);
+static fb_status open_loader(loader *l, fb_error *err) {
     void *memory;
-    FB_TRY(fb_gpu_take(gpu, "weights", bytes, &memory, err));
-    to->data = memory;
-    fb_status status = to->dtype == w->dtype && !to->packed ? fb_gpu_upload(gpu, memory, w->data, bytes, err)
-                                                            : copy_through_stage(gpu, w, to, err);
-    if (status != FB_OK) fb_gpu_give(gpu, memory);
-    return status;
-}
-
-/* ---- all of them ----------------------------------------------------------------------------------------
- */
-
-/* The tensor on the device, copied if it is not there yet; the caller holds the lock. */
-static fb_status find(fb_gpu *gpu, int32_t device, const fb_weight *w, shared **out, fb_error *err) {
-    for (shared *s = everything; s; s = s->next)
-        if (s->host == w->data && s->rows == w->rows && s->cols == w->cols && s->device == device) {
-            s->users++;
-            *out = s;
-            return FB_OK;
-        }
-    shared *s = calloc(1, sizeof *s);
-    if (!s) return fb_fail_memory(err, "weights", sizeof *s);
-    *s = (shared){.host = w->data, .rows = w->rows, .cols = w->cols, .device = device, .users = 1};
-    fb_status status = copy_tensor(gpu, w, &s->weight, err);
-    if (status != FB_OK) {
-        free(s);
-        return status;
-    }
-    s->next = everything;
-    everything = s;
-    *out = s;
+    int32_t cores = fb_pool_cores();
+    FB_TRY(fb_pool_create(cores < MOST_THREADS ? cores : MOST_THREADS, &l->pool, err));
+    FB_TRY(fb_gpu_take_host(l->gpu, "weights on their way", 2 * l->stage_bytes, &memory, err));
+    l->stage[0] = memory;
+    l->stage[1] = l->stage[0] + l->stage_bytes;
+    FB_TRY(fb_gpu_take(l->gpu, "weights on their way", l->stage_bytes, &memory, err));
+    l->blocks = memory;
     return FB_OK;
 }
 
-static void let_go(fb_gpu *gpu, shared *s) {
-    if (--s->users) return;
-    for (shared **at = &everything; *at; at = &(*at)->next)
-        if (*at == s) {
-            *at = s->next;
-            break;
-        }
-    fb_gpu_give(gpu, (void *)(uintptr_t)s->weight.data);
-    free(s);
+static void close_loader(loader *l) {
+    fb_gpu_wait(l->gpu, NULL);
+    fb_gpu_give(l->gpu, l->blocks);
+    fb_gpu_give_host(l->gpu, l->stage[0]);
+    fb_pool_free(l->pool);
 }
 
-void fb_cuda_weights_give(fb_gpu *gpu, fb_cuda_weights *w) {
-    if (!w) return;
-    pthread_mutex_lock(&lock);
-    for (int64_t i = 0; w->used && i < w->count; i++)
-        if (w->used[i]) let_go(gpu, w->used[i]);
-    pthread_mutex_unlock(&lock);
-    free(w->used);
-    free(w->table);
-    free(w);
+static fb_status load(cuda_loaded *to, loader *l, fb_error *err) {
+    int64_t count = l->program->slot_count * l->program->layers;
+    to->base.table = l->table = calloc((size_t)count, sizeof *l->table);
+    if (!l->table) return fb_fail_memory(err, "weights", count * (int64_t)sizeof *l->table);
+    FB_TRY(fb_gpu_take(l->gpu, "weights", place(l, NULL), &to->memory, err));
+    place(l, to->memory);
+    FB_TRY(open_loader(l, err));
+    return load_all(l, err);
 }
 
-static fb_status fill(fb_gpu *gpu, int32_t device, const fb_bound *bound, fb_cuda_weights *w, fb_error *err) {
-    int64_t layers = bound->program->layers;
-    for (int64_t i = 0; i < w->count; i++) {
-        const fb_weight *from = &bound->weights[i];
-        if (!from->data) continue;
-        if (i % layers && from->data == from[-1].data) { /* not one a layer */
-            w->table[i] = w->table[i - 1];
-            continue;
-        }
-        FB_TRY(find(gpu, device, from, &w->used[i], err));
-        w->table[i] = w->used[i]->weight;
-    }
-    return fb_gpu_wait(gpu, err);
+void fb_cuda_unload(fb_device *device, fb_loaded *loaded) {
+    cuda_loaded *l = (cuda_loaded *)loaded;
+    fb_gpu_give(((fb_cuda_device *)device)->gpu, l->memory);
+    free(l->base.table);
+    free(l);
 }
 
-fb_status fb_cuda_weights_take(fb_gpu *gpu, int32_t device, const fb_bound *bound, fb_cuda_weights **out,
-                               fb_error *err) {
-    *out = NULL;
-    int64_t count = bound->program->slot_count * bound->program->layers;
-    fb_cuda_weights *w = calloc(1, sizeof *w);
-    if (w) {
-        w->count = count;
-        w->table = calloc((size_t)count, sizeof *w->table);
-        w->used = calloc((size_t)count, sizeof(void *));
-    }
-    if (!w || !w->table || !w->used) {
-        fb_cuda_weights_give(gpu, w);
-        return fb_fail_memory(err, "weights", count * (int64_t)sizeof(fb_weight));
-    }
-    pthread_mutex_lock(&lock);
-    fb_status status = fill(gpu, device, bound, w, err);
-    pthread_mutex_unlock(&lock);
+fb_status fb_cuda_load(fb_device *device, const fb_bound *file, int32_t threads, fb_loaded **out,
+                       fb_error *err) {
+    (void)threads;
+    cuda_loaded *to = calloc(1, sizeof *to);
+    if (!to) return fb_fail_memory(err, "weights", sizeof *to);
+    loader l = {.program = file->program, .file = file->weights, .gpu = ((fb_cuda_device *)device)->gpu};
+    fb_gpu_context(l.gpu, &l.cx);
+    fb_status status = load(to, &l, err);
+    close_loader(&l);
     if (status != FB_OK) {
-        fb_cuda_weights_give(gpu, w);
+        fb_cuda_unload(device, &to->base);
         return status;
     }
-    *out = w;
+    *out = &to->base;
     return FB_OK;
 }
-
-const fb_weight *fb_cuda_weights_table(const fb_cuda_weights *w) { return w->table; }

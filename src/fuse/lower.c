@@ -1,19 +1,20 @@
-/* Linears whose weights are packed multiply integers: each gets its input quantised, by an op of its own that
+/* Linears whose weights are multiplied with integers: each gets its input quantised, by an op of its own that
  * all linears with the same input share. */
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "base/pack.h"
 #include "base/quant.h"
-#include "fuse/fuse.h"
-#include "model/model.h"
+#include "fuse/match.h"
 
-/* Whether the slot's weight is packed in every layer. */
-static bool packed(const fb_model *m, int32_t slot) {
-    const fb_program *p = &m->spec->program;
-    for (int64_t layer = 0; layer < p->layers; layer++)
-        if (!m->weights[slot * p->layers + layer].packed) return false;
-    return true;
+static bool multiplies_integers(const fb_program *p, const fb_op *op) {
+    return op->kind == FB_OP_LINEAR && fb_pack_has(p->slots[op->weights[0]].dtype);
+}
+
+bool fb_program_quantizes(const fb_program *p) {
+    for (int s = 0; s < FB_SECTIONS; s++)
+        for (int32_t i = 0; i < p->op_count[s]; i++)
+            if (multiplies_integers(p, &p->ops[s][i])) return true;
+    return false;
 }
 
 /* The op that quantises `value` before op number `index`, with its output: one that is there already, or a
@@ -39,11 +40,10 @@ static int32_t quantized(fb_program *p, fb_section section, int32_t value, int32
     return out;
 }
 
-fb_status fb_model_lower(fb_model *m, fb_error *err) {
-    fb_program *p = &m->spec->program;
+fb_status fb_program_quantize(fb_program *p, fb_error *err) {
     for (int s = 0; s < FB_SECTIONS; s++)
         for (int32_t i = 0; i < p->op_count[s]; i++) {
-            if (p->ops[s][i].kind != FB_OP_LINEAR || !packed(m, p->ops[s][i].weights[0])) continue;
+            if (!multiplies_integers(p, &p->ops[s][i])) continue;
             int32_t input = quantized(p, (fb_section)s, p->ops[s][i].in[0], &i);
             if (input == FB_NONE)
                 return fb_fail(err, FB_ERROR_SYSTEM, "program: more than %d ops or %d values", FB_MAX_OPS,
@@ -52,12 +52,4 @@ fb_status fb_model_lower(fb_model *m, fb_error *err) {
             p->ops[s][i].attr.segment[0].dot = FB_DOT_GIVEN;
         }
     return FB_OK;
-}
-
-bool fb_model_quantizes(const fb_model *m, const fb_session_options *options) {
-    const fb_program *p = &m->spec->program;
-    for (int s = 0; s < FB_SECTIONS; s++)
-        for (int32_t i = 0; i < p->op_count[s]; i++)
-            if (p->ops[s][i].kind == FB_OP_QUANTIZE) return !fb_float_dot(options);
-    return false;
 }

@@ -1,14 +1,32 @@
 /* What each fuse does to a model, for people. */
 #include <stdlib.h>
 
+#include "backend/cuda/step_ops.h"
+#include "base/screen.h"
 #include "base/sized.h"
 #include "fuse/fuse.h"
 #include "fuse/tolerance.h"
 #include "model/model.h"
 
+/* What a device of either kind could do, whatever there is in this machine. */
+static const char *step_why_not(const void *arg, const fb_program *p) {
+    (void)arg;
+    return fb_cuda_step_has(p) ? NULL : "its kernel has not all of a layer's ops";
+}
+
+static fb_plan_options options_of(const fb_model *model, uint32_t fuses, bool greedy) {
+    const fb_program *p = &model->spec->program;
+    int32_t head = fb_program_head(p);
+    return (fb_plan_options){.fuses = fuses,
+                             .greedy = greedy,
+                             .screen = head != FB_NONE && fb_screen_fits(&model->weights[head * p->layers]),
+                             .graph = true,
+                             .step_why_not = step_why_not};
+}
+
 /* The fuses that apply when those of the mask are on, and how often each is called in a step. */
 static uint32_t apply(const fb_model *model, uint32_t fuses, fb_plan *plan) {
-    fb_plan_options options = {.fuses = fuses, .greedy = true, .screen = true, .graph = true, .step = true};
+    fb_plan_options options = options_of(model, fuses, true);
     return fb_plan_make(&model->spec->program, &options, plan, NULL) == FB_OK ? plan->applied : 0;
 }
 
@@ -24,8 +42,7 @@ static const char *find_taker(const fb_model *model, int fuse, fb_plan *plan) {
 
 static void fill(const fb_model *model, int fuse, fb_fuse_info *info, fb_plan *plan) {
     const fb_program *plain = &model->spec->program;
-    fb_plan_options options = {.greedy = true, .screen = true, .graph = true, .step = true};
-    fb_plan_options sampling = {.screen = true, .graph = true, .step = true};
+    fb_plan_options options = options_of(model, 0, true), sampling = options_of(model, 0, false);
     info->why_not = fb_fuse_why_not(plain, (fb_fuse_id)fuse, &options);
     if (info->why_not) return;
     info->greedy = fb_fuse_why_not(plain, (fb_fuse_id)fuse, &sampling) != NULL;
@@ -62,4 +79,14 @@ bool fb_model_fill_fuse(const fb_model *model, int index, fb_fuse_info *out) {
     bool found = index >= 0 && index < FB_FUSE_COUNT;
     if (found) describe(model, index, &info);
     return fb_sized_give(&info, sizeof info, out) && found;
+}
+
+/* The plain program, with what is quantised in it. */
+fb_status fb_model_program_text(const fb_model *model, char **text, fb_error *err) {
+    fb_plan *plan = malloc(sizeof *plan);
+    if (!plan) return fb_fail_memory(err, "program", sizeof *plan);
+    fb_status status = fb_plan_make(&model->spec->program, &(fb_plan_options){0}, plan, err);
+    if (status == FB_OK) status = fb_program_print(&plan->program, NULL, text, err);
+    free(plan);
+    return status;
 }

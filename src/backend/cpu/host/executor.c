@@ -1,0 +1,255 @@
+/* An executor on the CPU: buffers, and the walk through the program.
+ *
+ * All lanes walk through a step together: each does its part of an op, then they meet at a barrier, unless
+ * the next op's part needs no other lane's. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "backend/cpu/host/host.h"
+#include "base/clock.h"
+#include "base/memory.h"
+
+typedef struct cpu_executor {
+    fb_executor base;
+    const fb_isa *isa;
+    int32_t threads;
+    uint8_t *memory;                          /* one allocation: the hidden state for on_hidden, the values */
+    float *hidden;                            /* [chunk, hidden] */
+    bool by_head;                             /* attention's ops share whole KV heads among the lanes */
+    bool no_barrier[FB_SECTIONS][FB_MAX_OPS]; /* after this op */
+} cpu_executor;
+
+/* One step under way. */
+typedef struct walk {
+    cpu_executor *e;
+    fb_cpu_device *device;
+    const fb_batch *batch;
+    fb_trace *trace;
+    uint8_t *cache;
+    atomic_llong stop_at; /* no layer from this one on runs; set by lane 0 before a barrier */
+    double op_began;      /* profile: when the op before ended */
+} walk;
+
+#define ALIGN 64
+
+static int64_t aligned(int64_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALIGN; }
+static int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* ---- opening
+ * -------------------------------------------------------------------------------------------------------- */
+
+/* A lane's scratch holds: what a linear works in and the inputs that it prepares, or what attention works on.
+ * Rounded up so that a kernel may write whole vectors. */
+static int64_t scratch_floats(const fb_frame *f) {
+    const fb_program *p = f->bound.program;
+    const fb_executor_options *o = &f->options;
+    int64_t most = fb_attention_scratch(p->head_dim, o->capacity);
+    for (int s = 0; s < FB_SECTIONS; s++)
+        for (int32_t i = 0; i < p->op_count[s]; i++) {
+            const fb_op *op = &p->ops[s][i];
+            int64_t rows = s == FB_EPILOGUE ? o->epilogue_rows : o->chunk, floats = FB_LINEAR_WORK;
+            for (int k = 0; k < FB_MAX_WEIGHTS; k += 4)
+                if (op->weights[k] != FB_NONE) floats += fb_linear_input(rows, p->slots[op->weights[k]].cols);
+            most = max_of(most, floats);
+        }
+    return aligned((most + 64) * 4) / 4;
+}
+
+/* All executors work in the same scratch, one step at a time. */
+static fb_status grow_scratch(fb_cpu_device *d, int32_t threads, int64_t floats, fb_error *err) {
+    if (threads <= d->scratch_threads && floats <= d->scratch_floats) return FB_OK;
+    int32_t most_threads = threads > d->scratch_threads ? threads : d->scratch_threads;
+    int64_t most = max_of(floats, d->scratch_floats);
+    void *memory;
+    FB_TRY(fb_memory_take("workspace", most_threads * most * 4, &memory, err));
+    free(d->workspace);
+    d->workspace = memory;
+    d->scratch = memory;
+    d->scratch_threads = most_threads;
+    d->scratch_floats = most;
+    return FB_OK;
+}
+
+static fb_status allocate(cpu_executor *e, fb_error *err) {
+    fb_frame *f = &e->base.frame;
+    int64_t hidden_bytes = aligned(f->options.chunk * f->bound.program->hidden * 4);
+    void *memory;
+    FB_TRY(grow_scratch((fb_cpu_device *)e->base.device, e->threads, scratch_floats(f), err));
+    FB_TRY(fb_memory_take("activations", hidden_bytes + fb_frame_bytes(f), &memory, err));
+    e->memory = memory;
+    e->hidden = memory;
+    fb_frame_place(f, e->memory + hidden_bytes);
+    return FB_OK;
+}
+
+static void place_barriers(cpu_executor *e) {
+    const fb_program *p = e->base.frame.bound.program;
+    e->by_head = fb_program_by_head(p, e->threads);
+    for (int s = 0; s < FB_SECTIONS; s++)
+        for (int32_t i = 0; i < p->op_count[s]; i++)
+            e->no_barrier[s][i] = !fb_program_barrier(p, (fb_section)s, i, e->threads);
+}
+
+static fb_status check_options(const fb_executor_options *o, const fb_isa *isa, fb_error *err) {
+    if (o->act == FB_F64 && strcmp(isa->name, "ref") != 0)
+        return fb_fail(err, FB_ERROR_USAGE, "act: f64 (only with isa ref, not %s)", isa->name);
+    if (o->kv == FB_F64 && strcmp(isa->name, "ref") != 0)
+        return fb_fail(err, FB_ERROR_USAGE, "kv: f64 (only with isa ref, not %s)", isa->name);
+    return FB_OK;
+}
+
+static fb_status start(cpu_executor *e, const fb_bound *bound, const fb_executor_options *options,
+                       fb_error *err) {
+    FB_TRY(fb_isa_find(options->isa, &e->isa, err));
+    FB_TRY(check_options(options, e->isa, err));
+    FB_TRY(fb_frame_init(&e->base.frame, bound, options, err));
+    FB_TRY(fb_cpu_threads((fb_cpu_device *)e->base.device, options->threads, &e->threads, err));
+    FB_TRY(allocate(e, err));
+    place_barriers(e);
+    return FB_OK;
+}
+
+void fb_cpu_close(fb_executor *executor) {
+    cpu_executor *e = (cpu_executor *)executor;
+    free(e->memory);
+    free(e);
+}
+
+fb_status fb_cpu_open(fb_device *device, const fb_bound *bound, const fb_executor_options *options,
+                      fb_executor **out, fb_error *err) {
+    cpu_executor *e = calloc(1, sizeof *e);
+    if (!e) return fb_fail_memory(err, "executor", sizeof *e);
+    e->base.device = device;
+    fb_status status = start(e, bound, options, err);
+    if (status != FB_OK) {
+        fb_cpu_close(&e->base);
+        return status;
+    }
+    *out = &e->base;
+    return FB_OK;
+}
+
+/* ---- running
+ * -------------------------------------------------------------------------------------------------------- */
+
+static void take_time(walk *w, fb_section section, int32_t index) {
+    double now = fb_now();
+    w->trace->seconds[section][index] += now - w->op_began;
+    w->trace->walk += now - w->op_began;
+    w->op_began = now;
+}
+
+static void run_section(walk *w, fb_section section, int64_t layer, fb_lane *lane) {
+    cpu_executor *e = w->e;
+    const fb_frame *f = &e->base.frame;
+    const fb_program *p = f->bound.program;
+    for (int32_t i = 0; i < p->op_count[section]; i++) {
+        const fb_op *op = &p->ops[section][i];
+        bool barrier = !e->no_barrier[section][i];
+        fb_call call;
+        fb_frame_call(f, section, i, layer, w->batch, w->batch->rows, &call);
+        if (section == FB_BODY) call.kv = fb_frame_cache(f, w->cache, layer);
+        lane->apart = !barrier;
+        e->isa->kernels[op->kind](&call, lane);
+        if (lane->index == 0) fb_trace_count(w->trace, op, barrier);
+        if (barrier) fb_pool_barrier(w->device->pool);
+        if (f->options.profile && lane->index == 0) take_time(w, section, i);
+    }
+}
+
+/* The last `rows` rows of a value as float32. */
+static void widen(const fb_frame *f, const fb_batch *batch, int32_t value, int64_t rows, float *out) {
+    fb_view view = fb_frame_view(f, value);
+    int64_t cols = view.heads * view.width, first = fb_frame_first(f, value, batch, rows);
+    for (int64_t row = 0; row < rows; row++) {
+        const void *x = fb_view_at(&view, first + row, 0);
+        if (view.dtype == FB_F32)
+            memcpy(out + row * cols, x, (size_t)cols * sizeof *out);
+        else
+            for (int64_t i = 0; i < cols; i++) out[row * cols + i] = (float)fb_dtype_get(view.dtype, x, i);
+    }
+}
+
+/* The best of the lanes' best columns; the first among equals, as lanes are in the order of their columns. -1
+ * if a score is NaN. */
+static void take_best(const cpu_executor *e, int64_t rows, int32_t *out) {
+    const fb_frame *f = &e->base.frame;
+    fb_view view = fb_frame_view(f, f->bound.program->best);
+    for (int64_t row = 0; row < rows; row++) {
+        const void *best = fb_view_at(&view, row, 0);
+        double most = -INFINITY;
+        out[row] = (int32_t)fb_dtype_get(view.dtype, best, 1);
+        for (int32_t lane = 0; lane < e->threads && out[row] >= 0; lane++) {
+            double score = fb_dtype_get(view.dtype, best, 2 * lane);
+            if (score != score)
+                out[row] = -1;
+            else if (score > most) {
+                most = score;
+                out[row] = (int32_t)fb_dtype_get(view.dtype, best, 2 * lane + 1);
+            }
+        }
+    }
+}
+
+/* Shows a hidden state to the step's owner, while the other lanes wait. */
+static void show_hidden(walk *w, int64_t layer, int32_t value, int64_t rows, const fb_lane *lane) {
+    const fb_batch *b = w->batch;
+    if (!b->on_hidden) return;
+    const fb_frame *f = &w->e->base.frame;
+    if (lane->index == 0) {
+        widen(f, b, value, rows, w->e->hidden);
+        if (!b->on_hidden(b->user, layer, w->e->hidden, rows, f->bound.program->hidden))
+            atomic_store_explicit(&w->stop_at, 0, memory_order_relaxed);
+    }
+    fb_pool_barrier(w->device->pool);
+}
+
+static int64_t stop_at(walk *w) { return atomic_load_explicit(&w->stop_at, memory_order_relaxed); }
+
+static void run_lane(void *arg, int32_t index) {
+    walk *w = arg;
+    const fb_batch *b = w->batch;
+    const fb_program *p = w->e->base.frame.bound.program;
+    fb_lane lane = {.index = index,
+                    .count = w->e->threads,
+                    .scratch = w->device->scratch + index * w->device->scratch_floats,
+                    .by_head = w->e->by_head};
+    run_section(w, FB_PROLOGUE, 0, &lane);
+    show_hidden(w, 0, p->residual, b->count, &lane);
+    for (int64_t layer = 0; layer < stop_at(w); layer++) {
+        if (layer == p->layers) break;
+        /* This layer is still run by all: it ends with a barrier, after which they see this. */
+        if (index == 0 && b->cancel && atomic_load_explicit(b->cancel, memory_order_relaxed))
+            atomic_store_explicit(&w->stop_at, layer + 1, memory_order_relaxed);
+        run_section(w, FB_BODY, layer, &lane);
+        if (layer + 1 < p->layers) show_hidden(w, layer + 1, p->residual, b->count, &lane);
+    }
+    if (stop_at(w) <= p->layers || b->wanted == 0) return;
+    run_section(w, FB_EPILOGUE, 0, &lane);
+    show_hidden(w, p->layers, p->final_norm, b->wanted, &lane);
+}
+
+fb_status fb_cpu_run(fb_executor *executor, const fb_batch *batch, fb_trace *trace, fb_error *err) {
+    cpu_executor *e = (cpu_executor *)executor;
+    const fb_frame *f = &e->base.frame;
+    walk w = {.e = e,
+              .device = (fb_cpu_device *)e->base.device,
+              .batch = batch,
+              .trace = trace,
+              .cache = batch->sequences[0]->cache->memory,
+              .stop_at = INT64_MAX,
+              .op_began = f->options.profile ? fb_now() : 0};
+    FB_TRY(fb_pool_grow(w.device->pool, e->threads, err)); /* this may be a fork of who opened it */
+    fb_pool_run(w.device->pool, e->threads, run_lane, &w);
+    if (stop_at(&w) <= f->bound.program->layers) return fb_fail(err, FB_ERROR_STOPPED, "run: stopped");
+    if (f->bound.program->logits != FB_NONE)
+        widen(f, batch, f->bound.program->logits, batch->wanted, batch->logits);
+    else
+        take_best(e, batch->wanted, batch->best);
+    return FB_OK;
+}
+
+const char *fb_cpu_variant(const fb_executor *executor) {
+    return ((const cpu_executor *)executor)->isa->name;
+}
+int32_t fb_cpu_thread_count(const fb_executor *executor) { return ((const cpu_executor *)executor)->threads; }

@@ -1,0 +1,40 @@
+/* The CPU as a device: its threads, their workspace, and weights as the kernels read them. */
+#ifndef FB_BACKEND_CPU_HOST_HOST_H
+#define FB_BACKEND_CPU_HOST_HOST_H
+
+#include "backend/cpu/host/isa.h"
+#include "backend/frame.h"
+
+typedef struct fb_cpu_device {
+    fb_device base;
+    fb_pool *pool; /* as many threads as the largest number that an executor asked for */
+    void *workspace;
+    float *scratch;         /* [pool's threads][scratch_floats] */
+    int64_t scratch_floats; /* of one thread */
+    int32_t scratch_threads;
+} fb_cpu_device;
+
+/* What `threads` of the options means; the device has at least so many then. */
+fb_status fb_cpu_threads(fb_cpu_device *device, int32_t threads, int32_t *out, fb_error *err);
+
+/* Weights (weights.c). */
+fb_status fb_cpu_load(fb_device *device, const fb_bound *file, int32_t threads, fb_loaded **out,
+                      fb_error *err);
+void fb_cpu_unload(fb_device *device, fb_loaded *loaded);
+bool fb_cpu_screen(fb_device *device, const fb_bound *bound, int32_t threads, const char *isa);
+
+/* Executors (executor.c). */
+fb_status fb_cpu_open(fb_device *device, const fb_bound *bound, const fb_executor_options *options,
+                      fb_executor **out, fb_error *err);
+void fb_cpu_close(fb_executor *executor);
+fb_status fb_cpu_run(fb_executor *executor, const fb_batch *batch, fb_trace *trace, fb_error *err);
+const char *fb_cpu_variant(const fb_executor *executor);
+int32_t fb_cpu_thread_count(const fb_executor *executor);
+
+/* Caches (cache.c). */
+fb_status fb_cpu_cache_take(fb_executor *executor, uint8_t **out, fb_error *err);
+void fb_cpu_cache_give(fb_executor *executor, uint8_t *memory);
+fb_status fb_cpu_cache_copy(fb_executor *executor, uint8_t *to, const uint8_t *from, int64_t position,
+                            fb_error *err);
+
+#endif

@@ -1,0 +1,286 @@
+/* An executor on a GPU: its memory, the list of the persistent kernel, and the caches of its sequences. */
+#include <stdlib.h>
+
+#include "backend/cuda/host/host.h"
+#include "backend/cuda/step_ops.h"
+
+/* What attention's kernels hold of a head at once. */
+#define MOST_HEAD_DIM 256
+
+static int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+static fb_status check_options(const fb_program *p, const fb_executor_options *o, fb_error *err) {
+    if (o->act == FB_F64 || o->kv == FB_F64)
+        return fb_fail(err, FB_ERROR_USAGE, "%s: f64 (only on the CPU, with isa ref)",
+                       o->act == FB_F64 ? "act" : "kv");
+    if (o->isa)
+        return fb_fail(err, FB_ERROR_USAGE, "isa: %.32s (only on the CPU, not with backend cuda)", o->isa);
+    if (p->head_dim > MOST_HEAD_DIM)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "cuda: heads of %lld elements (at most %d)",
+                       (long long)p->head_dim, MOST_HEAD_DIM);
+    return FB_OK;
+}
+
+/* ---- workspace ------------------------------------------------------------------------------------------
+ */
+
+/* The most that an op asks for; shapes count, not memory. */
+static int64_t workspace_bytes(fb_frame *f) {
+    const fb_program *p = f->bound.program;
+    int64_t most = FB_CUDA_COUNTERS;
+    fb_batch batch = {.count = f->options.chunk, .wanted = f->options.epilogue_rows};
+    fb_frame_place(f, NULL); /* shapes and types of the calls; where they lie comes later */
+    for (int s = 0; s < FB_SECTIONS; s++)
+        for (int32_t i = 0; i < p->op_count[s]; i++) {
+            fb_call call;
+            fb_frame_call(f, (fb_section)s, i, 0, &batch, NULL, &call);
+            switch (p->ops[s][i].kind) {
+            case FB_OP_LINEAR:
+            case FB_OP_LINEAR_GROUP:
+            case FB_OP_HEAD_ARGMAX:
+                most = max_of(most, fb_cuda_linear_scratch(&call, call.rows));
+                break;
+            case FB_OP_ATTN_SCORES:
+            case FB_OP_ATTN_VALUES:
+            case FB_OP_ATTN_ROWS:
+            case FB_OP_ATTN_FLASH:
+                call.kv = fb_frame_cache(f, NULL, 0);
+                most = max_of(most, fb_cuda_attention_scratch(&call, call.rows, f->cache_capacity));
+                break;
+            default:
+                break;
+            }
+        }
+    return aligned(most);
+}
+
+void fb_cuda_workspace_leave(fb_gpu *gpu, fb_cuda_workspace *w) {
+    if (!w || --w->users > 0) return;
+    fb_gpu_give(gpu, w->memory);
+    free(w);
+}
+
+static fb_status grow_workspace(fb_cuda_device *d, int64_t bytes, fb_error *err) {
+    if (d->workspace && d->workspace->bytes >= bytes) return FB_OK;
+    fb_cuda_workspace *w = calloc(1, sizeof *w);
+    if (!w) return fb_fail_memory(err, "workspace", sizeof *w);
+    *w = (fb_cuda_workspace){.users = 1, .bytes = bytes};
+    void *memory = NULL;
+    fb_status status = fb_gpu_take(d->gpu, "workspace", bytes, &memory, err);
+    w->memory = memory;
+    if (status == FB_OK) status = fb_gpu_zero(d->gpu, w->memory, bytes, err);
+    if (status != FB_OK) {
+        fb_cuda_workspace_leave(d->gpu, w);
+        return status;
+    }
+    fb_cuda_workspace_leave(d->gpu, d->workspace);
+    d->workspace = w;
+    return FB_OK;
+}
+
+static fb_status take_workspace(fb_cuda_executor *e, fb_error *err) {
+    fb_cuda_device *d = (fb_cuda_device *)e->base.device;
+    FB_TRY(grow_workspace(d, workspace_bytes(&e->base.frame), err));
+    e->workspace = d->workspace;
+    e->workspace->users++;
+    e->cx.scratch = e->workspace->memory;
+    e->cx.scratch_bytes = e->workspace->bytes;
+    return FB_OK;
+}
+
+/* ---- the layers of a decode step as a list --------------------------------------------------------------
+ */
+
+/* Whether all of them are on the list. */
+static bool append_layers(const fb_frame *f, const fb_row *rows, const fb_cuda_context *cx) {
+    const fb_program *p = f->bound.program;
+    fb_batch batch = {.count = 1, .wanted = 1};
+    for (int64_t layer = 0; layer < p->layers; layer++)
+        for (int32_t i = 0; i < p->op_count[FB_BODY]; i++) {
+            fb_call call;
+            fb_frame_call(f, FB_BODY, i, layer, &batch, rows, &call);
+            call.kv = fb_frame_cache(f, NULL, layer);
+            if (fb_cuda_launches[p->ops[FB_BODY][i].kind](&call, cx)) return false;
+        }
+    return true;
+}
+
+/* The list, and what of it goes to the device. `*out` stays NULL where the kernel cannot do what is asked. */
+static fb_status make_list(const fb_frame *f, const fb_row *rows, const fb_cuda_context *context,
+                           fb_cuda_list **out, const void **image, int64_t *bytes, fb_error *err) {
+    const fb_program *p = f->bound.program;
+    int64_t most = p->layers * p->op_count[FB_BODY];
+    *out = NULL;
+    fb_cuda_list *list = fb_cuda_list_new(most);
+    if (!list) return fb_fail_memory(err, "list of a step's ops", most);
+    fb_cuda_context cx = *context;
+    cx.list = list;
+    cx.context = f->options.capacity;
+    if (append_layers(f, rows, &cx) && fb_cuda_list_end(list, &cx, image, bytes) == 0)
+        *out = list;
+    else
+        fb_cuda_list_free(list);
+    return FB_OK;
+}
+
+static fb_status list_layers(fb_cuda_executor *e, fb_error *err) {
+    const void *image;
+    int64_t bytes;
+    FB_TRY(make_list(&e->base.frame, e->state->rows, &e->cx, &e->list, &image, &bytes, err));
+    if (!e->list)
+        return fb_fail(err, FB_ERROR_SYSTEM, "cuda: step: its kernel cannot do what the device said it can");
+    FB_TRY(fb_gpu_take(e->gpu, "list of a step's ops", bytes, &e->listed, err));
+    FB_TRY(fb_gpu_upload(e->gpu, e->listed, image, bytes, err));
+    return fb_gpu_wait(e->gpu, err);
+}
+
+/* As list_layers will, on addresses that nobody uses: only how they differ counts. */
+static const char *try_list(fb_cuda_device *d, const fb_bound *bound, const fb_executor_options *o,
+                            fb_frame *f) {
+    uint8_t *nowhere = (uint8_t *)(uintptr_t)(1 << 20);
+    fb_cuda_context cx;
+    fb_cuda_list *list;
+    const void *image;
+    int64_t bytes;
+    if (fb_frame_init(f, bound, o, NULL) != FB_OK) return "no memory";
+    fb_gpu_context(d->gpu, &cx);
+    cx.scratch_bytes = workspace_bytes(f);
+    fb_frame_place(f, nowhere);
+    cx.scratch = nowhere + aligned(fb_frame_bytes(f));
+    const fb_row *rows = (const fb_row *)(void *)(cx.scratch + cx.scratch_bytes);
+    if (make_list(f, rows, &cx, &list, &image, &bytes, NULL) != FB_OK) return "no memory";
+    if (!list) return "its kernel has not these weights, or this device";
+    fb_cuda_list_free(list);
+    return NULL;
+}
+
+const char *fb_cuda_step_why_not(fb_device *device, const fb_bound *bound, const fb_executor_options *o) {
+    if (o->act != o->kv || (o->act != FB_F16 && o->act != FB_BF16)) return "only of 16 bits, the cache too";
+    if (o->ring.window || !fb_cuda_step_has(bound->program)) return "its kernel has not all of a layer's ops";
+    fb_frame *f = malloc(sizeof *f);
+    const char *why = f ? try_list((fb_cuda_device *)device, bound, o, f) : "no memory";
+    free(f);
+    return why;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------------------
+ */
+
+/* Bytes of what is downloaded at most: a chunk of hidden states, or the epilogue's logits. */
+static int64_t result_bytes(const fb_frame *f) {
+    const fb_program *p = f->bound.program;
+    return max_of(f->options.chunk * p->hidden, f->options.epilogue_rows * p->vocab) * 4;
+}
+
+static fb_status upload_frequencies(fb_cuda_executor *e, uint8_t *to, fb_error *err) {
+    const fb_program *p = e->base.frame.bound.program;
+    e->cx.frequencies = (const double *)(void *)to;
+    for (int32_t i = 0; p->frequencies && i < p->op_count[FB_PROLOGUE]; i++) {
+        const fb_op *op = &p->ops[FB_PROLOGUE][i];
+        if (op->kind == FB_OP_ROPE_ANGLES)
+            FB_TRY(fb_gpu_upload(e->gpu, to, op->attr.frequencies,
+                                 op->attr.rotary / 2 * (int64_t)sizeof(double), err));
+    }
+    return FB_OK;
+}
+
+static fb_status take_memory(fb_cuda_executor *e, fb_error *err) {
+    fb_frame *f = &e->base.frame;
+    const fb_program *p = f->bound.program;
+    FB_TRY(take_workspace(e, err));
+    int64_t values = aligned(fb_frame_bytes(f));
+    int64_t state = aligned((int64_t)sizeof(fb_cuda_state) + f->options.chunk * (int64_t)sizeof(fb_row));
+    int64_t frequencies = aligned(p->head_dim / 2 * (int64_t)sizeof(double));
+    int64_t hidden = f->options.chunk * p->hidden * (int64_t)sizeof *e->hidden;
+    void *memory;
+    FB_TRY(fb_gpu_take(e->gpu, "activations", values + state + frequencies, &memory, err));
+    e->memory = memory;
+    fb_frame_place(f, e->memory);
+    e->state = (fb_cuda_state *)(void *)(e->memory + values);
+    e->cx.caches = &e->state->cache;
+    FB_TRY(upload_frequencies(e, e->memory + values + state, err));
+    FB_TRY(fb_gpu_take_host(e->gpu, "results", state + result_bytes(f), &memory, err));
+    e->sent = memory;
+    e->results = (uint8_t *)memory + state;
+    e->hidden = malloc((size_t)hidden);
+    return e->hidden ? FB_OK : fb_fail_memory(err, "hidden states", hidden);
+}
+
+void fb_cuda_close(fb_executor *executor) {
+    fb_cuda_executor *e = (fb_cuda_executor *)executor;
+    fb_gpu_wait(e->gpu, NULL);
+    fb_gpu_graph_free(e->graph);
+    fb_gpu_give(e->gpu, e->listed);
+    fb_gpu_give(e->gpu, e->memory);
+    fb_gpu_give_host(e->gpu, e->sent);
+    fb_cuda_workspace_leave(e->gpu, e->workspace);
+    fb_cuda_list_free(e->list);
+    free(e->hidden);
+    free(e);
+}
+
+static fb_status start(fb_cuda_executor *e, const fb_bound *bound, const fb_executor_options *o,
+                       fb_error *err) {
+    FB_TRY(check_options(bound->program, o, err));
+    FB_TRY(fb_frame_init(&e->base.frame, bound, o, err));
+    fb_gpu_context(e->gpu, &e->cx);
+    e->cx.overlap = fb_gpu_limits(e->gpu)->major >= 9 && !o->profile;
+    FB_TRY(take_memory(e, err));
+    if (o->step) FB_TRY(list_layers(e, err));
+    return fb_gpu_wait(e->gpu, err);
+}
+
+fb_status fb_cuda_open(fb_device *device, const fb_bound *bound, const fb_executor_options *options,
+                       fb_executor **out, fb_error *err) {
+    fb_cuda_executor *e = calloc(1, sizeof *e);
+    if (!e) return fb_fail_memory(err, "executor", sizeof *e);
+    e->base.device = device;
+    e->gpu = ((fb_cuda_device *)device)->gpu;
+    fb_status status = start(e, bound, options, err);
+    if (status != FB_OK) {
+        fb_cuda_close(&e->base);
+        return status;
+    }
+    *out = &e->base;
+    return FB_OK;
+}
+
+/* ---- caches ---------------------------------------------------------------------------------------------
+ */
+
+fb_status fb_cuda_cache_take(fb_executor *executor, uint8_t **out, fb_error *err) {
+    fb_cuda_executor *e = (fb_cuda_executor *)executor;
+    const fb_frame *f = &executor->frame;
+    char what[64];
+    void *memory;
+    fb_frame_cache_name(f, what, sizeof what);
+    FB_TRY(fb_gpu_take(e->gpu, what, fb_frame_cache_bytes(f), &memory, err));
+    /* Values between the sinks and the ring are read with a weight of zero: they must be numbers. */
+    fb_status status =
+        f->options.ring.window ? fb_gpu_clear(e->gpu, memory, fb_frame_cache_bytes(f), err) : FB_OK;
+    if (status != FB_OK) {
+        fb_gpu_give(e->gpu, memory);
+        return status;
+    }
+    *out = memory;
+    return FB_OK;
+}
+
+void fb_cuda_cache_give(fb_executor *executor, uint8_t *memory) {
+    fb_gpu_give(((fb_cuda_executor *)executor)->gpu, memory);
+}
+
+/* What tokens before `position` left in the slots; of a ring, all of it. */
+fb_status fb_cuda_cache_copy(fb_executor *executor, uint8_t *to, const uint8_t *from, int64_t position,
+                             fb_error *err) {
+    fb_cuda_executor *e = (fb_cuda_executor *)executor;
+    const fb_frame *f = &executor->frame;
+    const fb_program *p = f->bound.program;
+    int64_t slots = f->options.ring.window ? f->cache_capacity : position;
+    int64_t slot = p->head_dim * fb_dtype_size(f->options.kv), head = f->cache_capacity * slot;
+    for (int64_t half = 0; half < 2 * p->layers && slots > 0; half++)
+        FB_TRY(fb_gpu_copy_rows(e->gpu, to + half * f->cache_half, from + half * f->cache_half, head,
+                                slots * slot, p->kv_heads, err));
+    return fb_gpu_wait(e->gpu, err);
+}

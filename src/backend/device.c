@@ -1,0 +1,218 @@
+/* Who shares a device, its weights and a cache, and whose turn it is. */
+#include <stdlib.h>
+
+#include "backend/frame.h"
+
+/* Guards the list of open devices and their users. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static fb_device *devices;
+
+/* ---- devices --------------------------------------------------------------------------------------------
+ */
+
+static fb_status find_or_open(const fb_backend *backend, int32_t index, fb_device **out, fb_error *err) {
+    for (fb_device *d = devices; d; d = d->next)
+        if (d->backend == backend && d->index == index) {
+            d->users++;
+            *out = d;
+            return FB_OK;
+        }
+    FB_TRY(backend->device_open(index, out, err));
+    fb_device *d = *out;
+    d->backend = backend;
+    d->index = index;
+    d->users = 1;
+    d->loaded = NULL;
+    d->next = devices;
+    devices = d;
+    return FB_OK;
+}
+
+fb_status fb_device_take(const fb_backend *backend, int32_t index, fb_device **out, fb_error *err) {
+    *out = NULL;
+    pthread_mutex_lock(&lock);
+    fb_status status = find_or_open(backend, index, out, err);
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+void fb_device_give(fb_device *device) {
+    if (!device) return;
+    pthread_mutex_lock(&lock);
+    if (--device->users == 0) {
+        fb_device **at = &devices;
+        while (*at != device) at = &(*at)->next;
+        *at = device->next;
+        device->backend->device_close(device);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---- weights --------------------------------------------------------------------------------------------
+ */
+
+static fb_status find_or_load(fb_device *d, const fb_bound *file, int32_t threads, fb_loaded **out,
+                              bool *first, fb_error *err) {
+    *first = false;
+    for (fb_loaded *l = d->loaded; l; l = l->next)
+        if (l->file == file->weights) {
+            l->users++;
+            *out = l;
+            return FB_OK;
+        }
+    FB_TRY(d->backend->load(d, file, threads, out, err));
+    *first = true;
+    fb_loaded *l = *out;
+    l->file = file->weights;
+    l->users = 1;
+    l->next = d->loaded;
+    d->loaded = l;
+    return FB_OK;
+}
+
+fb_status fb_device_load(fb_device *device, const fb_bound *file, int32_t threads, fb_loaded **out,
+                         bool *first, fb_error *err) {
+    *out = NULL;
+    fb_turn_take(&device->turn);
+    fb_status status = find_or_load(device, file, threads, out, first, err);
+    fb_turn_give(&device->turn);
+    return status;
+}
+
+void fb_device_unload(fb_device *device, fb_loaded *loaded) {
+    if (!loaded) return;
+    fb_turn_take(&device->turn);
+    if (--loaded->users == 0) {
+        fb_loaded **at = &device->loaded;
+        while (*at != loaded) at = &(*at)->next;
+        *at = loaded->next;
+        device->backend->unload(device, loaded);
+    }
+    fb_turn_give(&device->turn);
+}
+
+bool fb_device_screen(fb_device *device, const fb_bound *bound, int32_t threads, const char *isa) {
+    if (!device->backend->screen) return false;
+    fb_turn_take(&device->turn);
+    bool screen = device->backend->screen(device, bound, threads, isa);
+    fb_turn_give(&device->turn);
+    return screen;
+}
+
+const char *fb_device_step_why_not(fb_device *device, const fb_bound *bound,
+                                   const fb_executor_options *options) {
+    if (!device->backend->step_why_not) return "only on the cuda backend";
+    fb_turn_take(&device->turn);
+    const char *why = device->backend->step_why_not(device, bound, options);
+    fb_turn_give(&device->turn);
+    return why;
+}
+
+/* ---- executors ------------------------------------------------------------------------------------------
+ */
+
+fb_status fb_executor_open(fb_device *device, const fb_bound *bound, const fb_executor_options *options,
+                           fb_executor **out, fb_error *err) {
+    *out = NULL;
+    fb_turn_take(&device->turn);
+    fb_status status = device->backend->open(device, bound, options, out, err);
+    fb_turn_give(&device->turn);
+    return status;
+}
+
+void fb_executor_close(fb_executor *executor) {
+    if (!executor) return;
+    fb_device *device = executor->device;
+    fb_turn_take(&device->turn);
+    device->backend->close(executor);
+    fb_turn_give(&device->turn);
+}
+
+const char *fb_executor_variant(const fb_executor *executor) {
+    return executor->device->backend->variant(executor);
+}
+
+int32_t fb_executor_threads(const fb_executor *executor) {
+    return executor->device->backend->threads(executor);
+}
+
+/* ---- sequences ------------------------------------------------------------------------------------------
+ */
+
+static fb_status take_cache(fb_executor *e, fb_cache **out, fb_error *err) {
+    fb_cache *cache = malloc(sizeof *cache);
+    if (!cache) return fb_fail_memory(err, "KV cache", sizeof *cache);
+    atomic_init(&cache->users, 1);
+    fb_status status = e->device->backend->cache_take(e, &cache->memory, err);
+    if (status != FB_OK) {
+        free(cache);
+        return status;
+    }
+    *out = cache;
+    return FB_OK;
+}
+
+static void leave_cache(fb_executor *e, fb_cache *cache) {
+    if (!cache || atomic_fetch_sub(&cache->users, 1) > 1) return;
+    e->device->backend->cache_give(e, cache->memory);
+    free(cache);
+}
+
+/* Before a step writes to it, a shared cache becomes a copy. Nobody writes to the old one before all but one
+ * of its users have left it, and each leaves when its copy is done. */
+static fb_status own_cache(fb_sequence *s, int64_t position, fb_error *err) {
+    if (atomic_load(&s->cache->users) == 1) return FB_OK;
+    fb_cache *own;
+    FB_TRY(take_cache(s->executor, &own, err));
+    fb_status status =
+        s->executor->device->backend->cache_copy(s->executor, own->memory, s->cache->memory, position, err);
+    if (status != FB_OK) {
+        leave_cache(s->executor, own);
+        return status;
+    }
+    leave_cache(s->executor, s->cache);
+    s->cache = own;
+    return FB_OK;
+}
+
+fb_status fb_sequence_open(fb_executor *executor, fb_sequence *out, fb_error *err) {
+    *out = (fb_sequence){.executor = executor};
+    return take_cache(executor, &out->cache, err);
+}
+
+void fb_sequence_fork(const fb_sequence *from, fb_sequence *out) {
+    *out = *from;
+    atomic_fetch_add(&out->cache->users, 1);
+}
+
+void fb_sequence_close(fb_sequence *sequence) {
+    if (sequence->cache) leave_cache(sequence->executor, sequence->cache);
+    *sequence = (fb_sequence){0};
+}
+
+/* ---- steps ----------------------------------------------------------------------------------------------
+ */
+
+static bool cancelled(const fb_batch *batch) { return batch->cancel && atomic_load(batch->cancel); }
+
+static fb_status run(fb_executor *e, const fb_batch *batch, fb_trace *trace, fb_error *err) {
+    if (cancelled(batch)) return fb_fail(err, FB_ERROR_STOPPED, "run: cancelled");
+    for (int32_t i = 0; i < batch->sequence_count; i++) {
+        int64_t first = 0; /* the first row of this sequence */
+        while (first < batch->count && batch->rows[first].sequence != i) first++;
+        if (first < batch->count) FB_TRY(own_cache(batch->sequences[i], batch->rows[first].position, err));
+    }
+    FB_TRY(e->device->backend->run(e, batch, trace, err));
+    trace->steps++;
+    return FB_OK;
+}
+
+fb_status fb_executor_run(fb_executor *executor, const fb_batch *batch, fb_trace *trace, fb_error *err) {
+    fb_turn_take(&executor->device->turn);
+    fb_status status = run(executor, batch, trace, err);
+    if (executor->device->watching)
+        fb_turn_give_for_now(&executor->device->turn, executor->device->watching);
+    else
+        fb_turn_give(&executor->device->turn);
+    return status;
+}
