@@ -8,16 +8,18 @@
 #     tsan      run/test_threads under ThreadSanitizer
 #     lint      layout and static checks
 #
-# A program that passes is one line; one that fails shows its output. The last line is `N passed, N failed`, which
-# counts single cmocka tests and checks. The exit status is 0 only if something ran and nothing failed.
+# A program that passes is one line; one that fails shows its output. Lines that begin with # say what is being done.
+# The last two lines are the seconds of each stage and `N passed, N failed`, which counts single cmocka tests and checks.
+# The exit status is 0 only if something ran and nothing failed.
 set -u
 cd "$(dirname "$0")/.."
 
 : "${MAKE:=make}" "${BUILD:=build}" "${FUZZ_SECONDS:=5}" "${TEST_SECONDS:=300}"
 # CI logs want plain text, and a test's verdict must not depend on the caller's locale.
 export LC_ALL=C.UTF-8 CMOCKA_MESSAGE_OUTPUT=TAP
-# The CUDA sources are compiled for one architecture, to see that they compile: three take three times as long.
-export CUDA_ARCH=${CUDA_ARCH:-90a}
+# The CUDA sources are compiled for one architecture, to see that they compile: three take three times as long, and 90a,
+# whose machine code is not made of the PTX for 90, twice as long.
+export CUDA_ARCH=${CUDA_ARCH:-90}
 # What is not about the GPU runs on the CPU, whatever the machine has; tests of the CUDA backend name their library.
 export FUSEBOX_CUDA_LIBRARY=${FUSEBOX_CUDA_LIBRARY:-none}
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:allocator_may_return_null=1}
@@ -44,11 +46,32 @@ check() { # check NAME COMMAND...: one check, passed if the command succeeds
     if "$@" >"$log" 2>&1; then good "$name"; else bad "$name"; fi
 }
 
-build() { # build DIR ARGUMENT...: into DIR; inside a parallel make its job slots are used
-    local dir=$1 jobs=-j$(nproc)
-    shift
+# Counts what make says that it compiles or links: a line every 15 s, or, on a terminal, one that changes.
+progress() { # progress LABEL TOTAL
+    local label=$1 total=$2 count=0 start=$SECONDS last=$SECONDS line
+    while IFS= read -r line; do
+        [[ $line == "  "[A-Z]* ]] || continue
+        count=$((count + 1))
+        if [ -t 1 ]; then
+            printf '\r# building %s: %d of %d files, %d s' "$label" $count "$total" $((SECONDS - start))
+        elif [ $((SECONDS - last)) -ge 15 ]; then
+            last=$SECONDS
+            echo "# building $label: $count of $total files, $((SECONDS - start)) s"
+        fi
+    done
+    [ $count -eq 0 ] && return
+    if [ -t 1 ]; then printf '\r\033[K'; fi
+    echo "# built $label: $count files, $((SECONDS - start)) s"
+}
+
+build() { # build LABEL DIR ARGUMENT...: into DIR; inside a parallel make its job slots are used
+    local label=$1 dir=$2 jobs=-j$(nproc) total
+    shift 2
     case ${MAKEFLAGS:-} in *jobserver* | *-j*) jobs= ;; esac
-    "$MAKE" --no-print-directory -s $jobs BUILD="$dir" "$@" >"$log" 2>&1
+    total=$("$MAKE" --no-print-directory -n BUILD="$dir" "$@" 2>/dev/null | grep -c "^printf '  %-3s")
+    if [ "$total" -gt 0 ]; then echo "# building $label: $total files"; fi
+    "$MAKE" --no-print-directory -s $jobs BUILD="$dir" "$@" 2>&1 | tee "$log" | progress "$label" "$total"
+    return "${PIPESTATUS[0]}"
 }
 
 count() { grep -cE "$1" "$log"; }
@@ -59,6 +82,9 @@ program() { # program NAME COMMAND...
     local name=$1 start=$EPOCHREALTIME status=0 ok notok skipped announced note=
     shift
     local early=$scratch/early/${name//\//.} ms
+    if [ -n "$early_pid" ]; then
+        while [ ! -f "$early.status" ] && kill -0 "$early_pid" 2>/dev/null; do sleep 0.1; done
+    fi
     if [ -f "$early.status" ]; then
         cp "$early.log" "$log"
         read -r status ms <"$early.status"
@@ -91,7 +117,16 @@ program() { # program NAME COMMAND...
     fi
 }
 
-# What is not timed runs early, as many programs at once as there are cores, for `program` to look at later.
+# What is not timed runs early, as many programs at once as there are cores, and `program` waits for each. Those that
+# take longest come first: at the end all cores have something left to do.
+early_pid=
+longest='cli/(cuda|step)\.sh|backend/cuda/test_(host|fused)|run/test_(soak|session)|verify/test_(fusion|quantised|curve)'
+longest_first() {
+    local all
+    all=$(cat)
+    grep -E "$longest" <<<"$all"
+    grep -vE "$longest" <<<"$all"
+}
 run_early() { # run_early LABEL DIR < sources
     mkdir -p "$scratch/early"
     FUSEBOX=$(realpath "$2")/fusebox SCRATCH=$scratch LABEL=$1 DIR=$2 TEST_SECONDS=$TEST_SECONDS xargs -P "$(nproc)" -I{} bash -c '
@@ -99,13 +134,14 @@ run_early() { # run_early LABEL DIR < sources
         name="$LABEL: ${name%.c}" at=$SCRATCH/early/${name//\//.} command=$DIR/${source%.c}
         case $source in *.sh) command="bash $source" ;; esac
         timeout -k 10 "$TEST_SECONDS" $command >"$at.log" 2>&1 </dev/null || status=$?
-        echo "$status $(((${EPOCHREALTIME/./} - ${start/./}) / 1000))" >"$at.status"'
+        echo "$status $(((${EPOCHREALTIME/./} - ${start/./}) / 1000))" >"$at.writing"
+        mv "$at.writing" "$at.status"'
 }
 
 unit() { # unit DIR LABEL ARGUMENT...
-    local dir=$1 label=$2 source name sources scripts
+    local dir=$1 label=$2 source name sources scripts early
     shift 2
-    build "$dir" "$@" tests || { bad "$label: build"; return; }
+    build "$label" "$dir" "$@" tests || { bad "$label: build"; return; }
     sources=$(find tests -name 'test_*.c' | sort)
     scripts=$(find tests/cli -name '*.sh' ! -name lib.sh | sort)
     if [ "$label" = san ]; then
@@ -114,17 +150,26 @@ unit() { # unit DIR LABEL ARGUMENT...
         echo "# san: run/test_soak: not run: memory and times of a long stream, which here are not the program's own"
         sources=$(grep -vE 'backend/cuda/|run/test_soak' <<<"$sources")
         scripts=$(grep -vE 'cli/(cuda|step|stream_oz)\.sh' <<<"$scripts")
-        run_early "$label" "$dir" <<<"$sources"$'\n'"$(grep -vE 'cli/(bench|plan|profile)' <<<"$scripts")"
+        early=$(grep -vE 'cli/(bench|plan|profile)' <<<"$scripts"$'\n'"$sources")
     else # where times count, or threads, programs run alone; the soak compares times side by side, and takes long
-        grep -E 'cli/(cuda|step)\.sh|tests/(arch|backend|corrupt|file|model|text|verify)/|run/test_soak' <<<"$scripts"$'\n'"$sources" | run_early "$label" "$dir"
+        early=$(grep -E 'cli/(cuda|step)\.sh|tests/(arch|backend|corrupt|file|model|text|verify)/|run/test_soak' <<<"$scripts"$'\n'"$sources")
     fi
-    for source in $sources; do
-        name=${source#tests/}
-        program "$label: ${name%.c}" "$dir/${source%.c}"
-    done
-    for source in $scripts; do
-        FUSEBOX=$(realpath "$dir")/fusebox program "$label: ${source#tests/}" bash "$source"
-    done
+    early=$(longest_first <<<"$early")
+    echo "# running $label: $(wc -l <<<"$early") programs, $(nproc) at a time, then $(grep -cvxFf <(echo "$early") <<<"$sources"$'\n'"$scripts") one by one"
+    run_early "$label" "$dir" <<<"$early" &
+    early_pid=$!
+    for source in $early; do run_one "$label" "$dir" "$source"; done
+    wait "$early_pid"
+    early_pid=
+    for source in $(grep -vxFf <(echo "$early") <<<"$sources"$'\n'"$scripts"); do run_one "$label" "$dir" "$source"; done
+}
+
+run_one() { # run_one LABEL DIR SOURCE
+    local name=${3#tests/}
+    case $3 in
+    *.sh) FUSEBOX=$(realpath "$2")/fusebox program "$1: $name" bash "$3" ;;
+    *) program "$1: ${name%.c}" "$2/${3%.c}" ;;
+    esac
 }
 
 # The functions that the headers declare, and those that the shared library lets others see, must be the same.
@@ -148,7 +193,7 @@ header_compiles() { # header_compiles NAME FLAG...
 
 install_stage() {
     local root=$scratch/root prefix=/usr/local flags libs example name kind
-    build "$BUILD" all || { bad "install: build"; return; }
+    build install "$BUILD" all || { bad "install: build"; return; }
     check "install: make install" "$MAKE" --no-print-directory -s BUILD="$BUILD" DESTDIR="$root" PREFIX=$prefix install
     check "install: exports" exports_match "$root$prefix/lib/libfusebox.so" include/*.h
     export PKG_CONFIG_PATH=$root$prefix/lib/pkgconfig
@@ -201,7 +246,7 @@ tsan_stage() {
         echo "# tsan: not run: no compiler here has ThreadSanitizer"
         return
     fi
-    build "$BUILD/tsan" TSAN=1 CC="$compiler" "$BUILD/tsan/tests/run/test_threads" || { bad "tsan: build"; return; }
+    build tsan "$BUILD/tsan" TSAN=1 CC="$compiler" "$BUILD/tsan/tests/run/test_threads" || { bad "tsan: build"; return; }
     program "tsan: run/test_threads" $fixed "$BUILD/tsan/tests/run/test_threads"
 }
 
@@ -211,7 +256,7 @@ fuzz_stage() {
         echo "# fuzz: not run: clang with libFuzzer is not here"
         return
     fi
-    build "$BUILD/fuzz" FUZZ=1 CC=clang fuzzers || { bad "fuzz: build"; return; }
+    build fuzz "$BUILD/fuzz" FUZZ=1 CC=clang fuzzers || { bad "fuzz: build"; return; }
     mkdir -p "$scratch/fuzz"
     for source in tests/fuzz/fuzz_*.c; do basename "$source" .c; done |
         SCRATCH=$scratch BUILD=$BUILD FUZZ_SECONDS=$FUZZ_SECONDS xargs -P "$(nproc)" -I{} bash -c '
@@ -228,7 +273,9 @@ fuzz_stage() {
     done
 }
 
+seconds=
 for stage; do
+    start=$SECONDS
     case $stage in
     unit) unit "$BUILD" unit ;;
     install) install_stage ;;
@@ -241,6 +288,8 @@ for stage; do
         exit 2
         ;;
     esac
+    seconds+="${seconds:+, }$stage $((SECONDS - start))"
 done
+echo "# seconds: $seconds; all $SECONDS"
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ] && [ $passed -gt 0 ]
