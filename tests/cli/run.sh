@@ -93,9 +93,10 @@ is "a closed pipe: what was read" "$(cat "$work/out")" " had a ver"
 is "a closed pipe: no complaint" "$(cat "$work/err")" ""
 (
     trap '' PIPE
+    sleep 0.2 # the reader is gone before the first word
     "$FUSEBOX" run --temp 0 -p "$prompt" 2>"$work/err"
     echo $? >"$work/status"
-) | head -c 10 >"$work/out"
+) | true
 is "a closed pipe, SIGPIPE ignored: no complaint" "$(cat "$work/status") $(cat "$work/err")" "1 "
 if [ -w /dev/full ]; then
     for arguments in "run -n 4" "run -n 4 --json" "run --help" "info" "--version"; do
