@@ -5,7 +5,7 @@
 #     install   the library as somebody else sees it: installed, found by pkg-config, its example built and run
 #     fuzz      each libFuzzer target for FUZZ_SECONDS (5)
 #     san       unit under AddressSanitizer and UndefinedBehaviorSanitizer
-#     tsan      run/test_threads under ThreadSanitizer
+#     tsan      what threads share, under ThreadSanitizer: pool, turns, sessions
 #     lint      layout and static checks
 #
 # A program that passes is one line; one that fails shows its output. Lines that begin with # say what is being done.
@@ -246,8 +246,9 @@ tsan_stage() {
         echo "# tsan: not run: no compiler here has ThreadSanitizer"
         return
     fi
-    build tsan "$BUILD/tsan" TSAN=1 CC="$compiler" "$BUILD/tsan/tests/run/test_threads" || { bad "tsan: build"; return; }
-    program "tsan: run/test_threads" $fixed "$BUILD/tsan/tests/run/test_threads"
+    local name programs="base/test_pool base/test_turn run/test_shared run/test_cancel run/test_threads"
+    build tsan "$BUILD/tsan" TSAN=1 CC="$compiler" $(printf "$BUILD/tsan/tests/%s " $programs) || { bad "tsan: build"; return; }
+    for name in $programs; do program "tsan: $name" $fixed "$BUILD/tsan/tests/$name"; done
 }
 
 fuzz_stage() {

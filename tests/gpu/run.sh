@@ -2,7 +2,7 @@
 # Everything that needs a GPU, in one command. Usage: tests/gpu/run.sh [STAGE...]   (all of them, in this order)
 #
 #     build      make, unless programs are given (below)
-#     kernels    every kernel against the reference, fused ones against plain ones
+#     kernels    every kernel against the reference, fused ones against plain ones; sessions in several threads
 #     goldens    the reference answers with the planner's fuses, in three activation types
 #     proofs     each fuse against the plain program
 #     step       the layers of a step in one kernel: the bits of the same ops, launched one by one
@@ -95,7 +95,7 @@ stage_build() {
 stage_kernels() {
     export PREFIX=kernel- WRAPPER= FUSEBOX_KERNELS_EVERY=${FUSEBOX_KERNELS_EVERY:-2}
     ls "$TESTS"/backend/cuda/test_linear >/dev/null || return 1
-    printf '%s\n' $families | all one_kernel
+    printf '%s\n' $families threads | all one_kernel
 }
 stage_goldens() {
     for case in $cases; do

@@ -168,7 +168,8 @@ static void test_biases(void **state) {
         for (int type = 0; type < 2; type++) {
             const model_case *c = &cases[k];
             int64_t corrected;
-            fb_model *from = fbt_golden_open(c->golden), *to = quantised(from, type ? FB_Q4_0 : FB_Q8_0, &corrected);
+            fb_model *from = fbt_golden_open(c->golden),
+                     *to = quantised(from, type ? FB_Q4_0 : FB_Q8_0, &corrected);
             int64_t changed = 0, layers = from->spec->program.layers;
             for (int64_t layer = 0; layer < layers; layer++)
                 for (const linear_case *l = c->linears; l->name; l++)

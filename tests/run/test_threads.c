@@ -1,8 +1,11 @@
 /* Models are shared by threads, and sessions are not. Whatever other threads do meanwhile, each gets the bits
  * that it gets alone. ThreadSanitizer runs this program, too (make test-tsan). */
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "support/script.h"
 #include "support/support.h"
@@ -226,6 +229,75 @@ static void one_tokenizer(void **state) {
     fb_model_free(model);
 }
 
+/* ---- sessions that other threads cancel, again and again ---- */
+
+enum { LONG = 60 };
+
+typedef struct cancelling {
+    fb_session *session;
+    atomic_bool done;
+} cancelling;
+
+static void *cancel_often(void *arg) {
+    cancelling *c = arg;
+    for (int i = 0; i < 25 && !atomic_load(&c->done); i++) {
+        fb_session_cancel(c->session);
+        usleep(300);
+    }
+    return NULL;
+}
+
+/* Goes on from wherever it was stopped: the last logits are those of a session that nobody stopped. */
+static fb_status run_cancelled(fbt_job *job) {
+    int32_t ids[LONG];
+    for (int i = 0; i < LONG; i++) ids[i] = (i * 31 + job->id) % 300;
+    cancelling c = {.done = false};
+    FB_TRY(fb_session_create(job->model, &job->options, &c.session, &job->err));
+    pthread_t thread;
+    bool started = job->steps && pthread_create(&thread, NULL, cancel_often, &c) == 0;
+    fb_status status = FB_ERROR_STOPPED;
+    while (status == FB_ERROR_STOPPED) {
+        int64_t at = fb_session_position(c.session);
+        status = at < LONG - 5 ? fb_session_prefill(c.session, ids + at, LONG - 5 - at, &job->err)
+                               : fb_session_decode(c.session, ids[at], &job->err);
+        if (status == FB_OK && fb_session_position(c.session) < LONG) status = FB_ERROR_STOPPED; /* more */
+    }
+    atomic_store(&c.done, true);
+    if (started) pthread_join(thread, NULL);
+    const float *logits;
+    int64_t vocab;
+    if (status == FB_OK) status = fb_session_logits(c.session, &logits, NULL, &vocab, &job->err);
+    if (status == FB_OK)
+        status = fbt_seen_keep(&job->seen, logits, (size_t)vocab * sizeof *logits, &job->err);
+    fb_session_free(c.session);
+    return status;
+}
+
+static void cancelled_sessions(void **state) {
+    (void)state;
+    fb_model *model = fbt_golden_open("llama-gqa-tied");
+    fbt_job alone[THREADS] = {0}, together[THREADS] = {0};
+    for (int often = 0; often < 2; often++)
+        for (int i = 0; i < THREADS; i++) {
+            fbt_job *job = often ? &together[i] : &alone[i];
+            *job = (fbt_job){.run = run_cancelled, .model = model, .id = i, .steps = often};
+            fb_session_options_default(&job->options);
+            job->options.backend = "cpu";
+            job->options.threads = 1 + i % 3;
+            job->options.chunk = 5 + i;
+            if (i % 2) {
+                job->options.cache = FB_CACHE_SINKS;
+                job->options.window = 16;
+            }
+        }
+    fbt_jobs_in_turn(alone, THREADS);
+    fbt_jobs_at_once(together, THREADS);
+    for (int i = 0; i < THREADS; i++) fbt_jobs_same(&together[i], &alone[i], "cancelled");
+    fbt_jobs_free(alone, THREADS);
+    fbt_jobs_free(together, THREADS);
+    fb_model_free(model);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_model),
@@ -233,6 +305,7 @@ int main(void) {
         cmocka_unit_test(first_greedy_sessions),
         cmocka_unit_test(forks_in_other_threads),
         cmocka_unit_test(one_tokenizer),
+        cmocka_unit_test(cancelled_sessions),
     };
     return cmocka_run_group_tests_name("threads", tests, NULL, NULL);
 }

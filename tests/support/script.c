@@ -10,7 +10,7 @@ enum { PROMPT = 11, MOST_JOBS = 16 };
 
 static const int32_t prompt[PROMPT] = {5, 250, 17, 9, 111, 42, 300, 7, 7, 88, 201};
 
-static fb_status keep(fbt_seen *seen, const void *bytes, size_t size, fb_error *err) {
+fb_status fbt_seen_keep(fbt_seen *seen, const void *bytes, size_t size, fb_error *err) {
     if (seen->size + size > seen->room) {
         size_t room = 2 * (seen->size + size);
         uint8_t *more = realloc(seen->bytes, room);
@@ -28,10 +28,10 @@ static fb_status look(fb_session *s, bool greedy, fbt_seen *seen, int32_t *best,
     const float *logits;
     int64_t rows, vocab;
     FB_TRY(fb_session_best(s, best, err));
-    FB_TRY(keep(seen, best, sizeof *best, err));
+    FB_TRY(fbt_seen_keep(seen, best, sizeof *best, err));
     if (greedy) return FB_OK;
     FB_TRY(fb_session_logits(s, &logits, &rows, &vocab, err));
-    return keep(seen, logits, (size_t)(rows * vocab) * sizeof *logits, err);
+    return fbt_seen_keep(seen, logits, (size_t)(rows * vocab) * sizeof *logits, err);
 }
 
 fb_status fbt_script_decode(fb_session *s, int32_t id, bool greedy, int steps, fbt_seen *seen,

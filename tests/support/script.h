@@ -13,6 +13,9 @@ typedef struct fbt_seen {
     size_t size, room;
 } fbt_seen;
 
+/* Appends to what was seen. */
+fb_status fbt_seen_keep(fbt_seen *seen, const void *bytes, size_t size, fb_error *err);
+
 /* Creates a session, prefills and decodes, forks, decodes in both, trims, resets and frees; `steps` tokens
  * are decoded between two of these. It appends to `seen`. */
 fb_status fbt_script_run(const fb_model *model, const fb_session_options *options, int steps, fbt_seen *seen,
