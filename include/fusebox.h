@@ -4,7 +4,7 @@
  *
  *     fb_model_open       a checkpoint: config, weights (memory-mapped), tokenizer
  *     fb_tokenize         text to token ids
- *     fb_session_create   a KV cache, buffers and threads for one run of the model
+ *     fb_session_create   a KV cache for one stream of tokens
  *     fb_session_prefill  many tokens at once
  *     fb_session_logits   the scores of the next token
  *     fb_sampler_next     scores to a token id
@@ -36,6 +36,8 @@
  *     only fb_model_free must be alone.
  *   - fb_session: one thread at a time. Different sessions, also of one model and also forks of each other,
  *     may be used by different threads at once. fb_session_cancel may be called by any thread at any time.
+ *     Steps on one device take turns, in the order in which they were asked for. On the CPU all sessions
+ * share one set of threads, as many as the largest number that one of them asked for.
  *   - fb_sampler, fb_text_stream: one thread at a time each.
  */
 #ifndef FUSEBOX_H
@@ -123,8 +125,8 @@ FB_API fb_status fb_dtype_parse_kv(const char *name, fb_dtype act, fb_dtype *out
 typedef struct fb_model fb_model;
 
 /* Opens a Hugging Face directory: config.json, model.safetensors (or its sharded index) and, if it is there,
- * tokenizer.json; or a .gguf file, which has all of that. Weights stay in the file's dtype and, but for rows
- * that the file has in another order, in the page cache. */
+ * tokenizer.json; or a .gguf file, which has all of that. Weights stay in the file, which is mapped: the
+ * first session on a device loads them there, as its kernels read them, and they stay until fb_model_free. */
 FB_API fb_status fb_model_open(const char *path, fb_model **out, fb_error *err);
 FB_API void fb_model_free(fb_model *model);
 
@@ -232,7 +234,7 @@ FB_API fb_status fb_cache_parse(const char *name, fb_cache_kind *out, fb_error *
 
 typedef struct fb_session_options {
     size_t size;
-    int32_t threads; /* 0: one for each core this process may use */
+    int32_t threads; /* that a step uses, the caller's included; 0: one for each core this process may use */
     fb_dtype act;    /* the dtype in which every op stores its result */
     const char *kv;  /* the dtype of the KV cache, as fb_dtype_parse_kv takes it; NULL: "auto" */
     const char *isa; /* "avx512vnni", "avx512", "avx2", "portable", "ref" (slow, in double); NULL: the best */
@@ -275,9 +277,9 @@ FB_API void fb_session_free(fb_session *session);
 FB_API fb_status fb_session_prefill(fb_session *session, const int32_t *ids, int64_t count, fb_error *err);
 FB_API fb_status fb_session_decode(fb_session *session, int32_t id, fb_error *err);
 
-/* Makes the prefill or decode that runs now, or if none runs the next one, return FB_ERROR_STOPPED. The
- * tokens of a prefill's finished chunks stay, the session goes on from there. There are no logits until the
- * next token. fb_session_reset takes a cancel back that has stopped nothing yet. */
+/* Makes the prefill or decode that runs now, or if none runs or it is almost done the next one, return
+ * FB_ERROR_STOPPED. The tokens of a prefill's finished chunks stay, the session goes on from there. There are
+ * no logits until the next token. fb_session_reset takes a cancel back that has stopped nothing yet. */
 FB_API void fb_session_cancel(fb_session *session);
 
 /* Logits [rows, vocab] of the last prefill or decode: its last token's, or all of them with `all_logits`.

@@ -27,6 +27,13 @@ $(TEST_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/%.o $(SUPPORT_OBJ) $(LIB_STATIC)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) $^ -o $@ -lcmocka $(LIBS_ALL)
 
+# ---- digests of all logits under many options, to see that two builds compute the same bits ------------------------
+DIGEST := $(BUILD)/tests/digest/digest
+$(DIGEST): $(BUILD)/obj/tests/digest/digest.o $(BUILD)/obj/tests/support/cuda_library.o $(LIB_STATIC)
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) $^ -o $@ $(LIBS_ALL)
+
 # ---- the fuzz targets: tests/fuzz/fuzz_x.c -> build/fuzz/fuzz_x, with FUZZ=1 ----------------------------------------
 FUZZ_SRC     := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_OBJ     := $(FUZZ_SRC:%.c=$(BUILD)/obj/%.o)
@@ -63,7 +70,7 @@ SOAK_TOKENS ?= 1000000
 soak: $(BUILD)/tests/run/test_soak
 	@$< $(SOAK_TOKENS)
 
-tests: $(TEST_PROGRAMS) $(CLI) $(LIB_EMULATED) $(if $(LIB_EMULATED),$(BUILD)/bench/gpu_ops)
+tests: $(TEST_PROGRAMS) $(DIGEST) $(CLI) $(LIB_EMULATED) $(if $(LIB_EMULATED),$(BUILD)/bench/gpu_ops)
 fuzzers: $(FUZZ_TARGETS)
 
 # ---- layout and static checks ---------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ static bool try_beside(const char *tail) {
 
 static void open_cuda(void) {
     if (strcmp(cuda.given, "none") == 0)
-        snprintf(cuda.why_not, sizeof cuda.why_not, "cuda: switched off (FUSEBOX_CUDA_LIBRARY is none)");
+        snprintf(cuda.why_not, sizeof cuda.why_not, "cuda: switched off (its library is \"none\")");
     else if (*cuda.given)
         try_open(cuda.given);
     else if (!try_beside(LIBRARY) && !try_beside("../lib/" LIBRARY) && !try_open(LIBRARY))

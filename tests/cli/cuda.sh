@@ -13,7 +13,7 @@ refuses "an unknown backend" 2 'backend: "metal" \(auto, cpu, cuda, cuda:0' run 
 for name in cuda: cuda:x cuda:-1 cuda:1x cuda0 cuda:999 ""; do
     refuses "--backend '$name'" 2 'backend: .*\(auto, cpu, cuda, cuda:0' run --backend "$name" -p a
 done
-refuses "switched off" 1 'cuda: switched off \(FUSEBOX_CUDA_LIBRARY is none\)$' run --backend cuda -p a
+refuses "switched off" 1 'cuda: switched off \(its library is "none"\)$' run --backend cuda -p a
 for command in bench "bench --ops" profile plan verify "ppl -f README.md"; do # each hands the choice on
     refuses "switched off: $command" 1 'cuda: switched off' $command --backend cuda
 done

@@ -2,7 +2,7 @@
  *
  * The ops' own launchers make it: where a context has a list, they append what they would have launched. A
  * launcher that knows nothing of lists launches as always, which the backend prevents: it offers a list only
- * for bodies of the ops that has_step_kernel names (src/fuse/plan.c). */
+ * for bodies of the ops that fb_cuda_step_has names (step_ops.h). */
 #ifndef FB_BACKEND_CUDA_STEP_LIST_H
 #define FB_BACKEND_CUDA_STEP_LIST_H
 
