@@ -216,7 +216,8 @@ FB_API fb_status fb_cuda_library(const char *path, fb_error *err);
 typedef struct fb_session fb_session;
 
 /* rows of hidden state [rows, cols] after `layer` layers (0: the embedding; the last one is after the final
- * norm), for the tokens at positions `position`, position + 1, … Return false to stop. */
+ * norm), for the tokens at positions `position`, position + 1, … Return false to stop. It is called in the
+ * middle of a step, which has the device: it must not run another session on it. */
 typedef bool (*fb_hidden_fn)(void *user, int64_t layer, int64_t position, const float *hidden, int64_t rows,
                              int64_t cols);
 

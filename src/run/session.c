@@ -54,7 +54,8 @@ static fb_status take_memory(fb_session *s, fb_error *err) {
 static fb_status start(fb_session *s, const fb_session_options *options, const fb_planning *planning,
                        fb_error *err) {
     FB_TRY(fb_execution_take(s->model, options, planning, &s->execution, err));
-    s->options = s->execution->request.session;
+    s->options = s->execution->request.session; /* of the first of those that share it; its own are: */
+    s->options.cache = options->cache;
     s->options.on_hidden = options->on_hidden;
     s->options.on_progress = options->on_progress;
     s->options.user = options->user;
