@@ -53,8 +53,7 @@ static void one_device(void **state) {
 
 int main(void) {
     const char *given = getenv("FUSEBOX_CUDA_LIBRARY");
-    if (!given || !*given || strcmp(given, "none") == 0)
-        setenv("FUSEBOX_CUDA_LIBRARY", cuda_emulated_path(), 1);
+    if (!given || !*given || strcmp(given, "none") == 0) fb_cuda_library(cuda_emulated_path(), NULL);
     setenv("FUSEBOX_EMULATE_SMS", "4", 0); /* blocks that wait for each other all run at once: few, then */
     const struct CMUnitTest tests[] = {cmocka_unit_test(one_device)};
     return cuda_run_group("threads", tests, 1, NULL);
