@@ -24,6 +24,8 @@ export CUDA_ARCH=${CUDA_ARCH:-90}
 export FUSEBOX_CUDA_LIBRARY=${FUSEBOX_CUDA_LIBRARY:-none}
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:allocator_may_return_null=1}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
+# A child that starts threads is part of a test.
+export TSAN_OPTIONS=${TSAN_OPTIONS:-die_after_fork=0}
 
 passed=0
 failed=0
