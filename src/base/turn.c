@@ -6,7 +6,7 @@
 
 /* Long beside the 10 us of a hand-over and the refilling of caches, short beside what a person notices. With
  * 1 ms eight streams of the built-in model ran at 0.8 of the speed of one, with 10 ms at 0.95. */
-#define SLICE 5e-3
+#define SLICE 1e-2
 
 /* On the waiting thread's stack. */
 struct fb_turn_waiter {
