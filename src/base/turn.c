@@ -5,8 +5,8 @@
 #include "base/clock.h"
 
 /* Long beside the 10 us of a hand-over and the refilling of caches, short beside what a person notices. With
- * 1 ms eight streams of the built-in model ran at 0.8 of the speed of one, with 10 ms at 0.95. */
-#define SLICE 1e-2
+ * 1 ms eight streams of the built-in model ran at 0.8 of the speed of one, with 5 or 10 ms at 0.95. */
+#define SLICE 5e-3
 
 /* On the waiting thread's stack. */
 struct fb_turn_waiter {
