@@ -1,18 +1,16 @@
-/* Fusebox: what measures, checks and converts models. A program that only runs them needs fusebox.h alone,
- * whose words on errors, growth and threads hold here, too.
+/* Fusebox: functions that measure, check and convert models. A program that only runs models needs only
+ * fusebox.h. What that header says about errors, growth and threads holds here too.
  *
- * Every function here takes options of its own. A field that has the name of one of fb_session_options means
- * the same, and has the same default; what a call has no field for does not matter to it.
+ * Every function here takes options of its own. A field with the name of a field of fb_session_options has
+ * the same meaning and default.
  *
- * Reports. The library makes them, and each has a _free function. They grow at their end: a program only ever
- * has pointers to them, and never copies one or takes its sizeof. Lists are arrays of pointers for the same
- * reason. The structs that lie in reports and arrays by value never change: fb_spread, fb_verify_row,
+ * Reports. The library creates them, and each has a _free function. They grow at their end: a program only
+ * has pointers to them, never copies one and never takes its sizeof. Lists are arrays of pointers for the
+ * same reason. The structs that lie in reports and arrays by value never change: fb_spread, fb_verify_row,
  * fb_score and fb_curve_row are frozen. Texts live as long as the report.
  *
- * Threads. Calls on one model may run in several threads at once, though times are then worth little. A
- * report is not changed once it is there, and may be read by any thread. Callbacks come from the thread that
- * made the call.
- */
+ * Threads. Calls on one model may run in several threads at once, but times then mean little. A finished
+ * report does not change and may be read by any thread. Callbacks come from the thread that made the call. */
 #ifndef FUSEBOX_TOOLS_H
 #define FUSEBOX_TOOLS_H
 
@@ -22,16 +20,15 @@
 extern "C" {
 #endif
 
-/* ---- quantisation ---------------------------------------------------------------------------------------
- */
+/* ---- quantisation ---- */
 
 typedef struct fb_quantize_options {
     size_t size;
     fb_dtype type;              /* of matrices: FB_F16, FB_Q8_0 (the default) or FB_Q4_0 */
-    fb_dtype head;              /* of the output head, which may be the embedding, too; the same choice */
-    bool replace;               /* a file that has the name already */
-    const char *name;           /* of the model, unless its file has one; NULL: none */
-    fb_progress_fn on_progress; /* by weights; return false to stop. May be NULL */
+    fb_dtype head;              /* of the output head (which may also be the embedding); the same choice */
+    bool replace;               /* overwrite an existing file */
+    const char *name;           /* name of the model, unless its file has one; NULL: none */
+    fb_progress_fn on_progress; /* counts weights; return false to stop. May be NULL */
     void *user;
 } fb_quantize_options;
 
@@ -44,9 +41,9 @@ static inline void fb_quantize_options_default(fb_quantize_options *o) {
 typedef struct fb_quantize_kind {
     char name[64]; /* "ffn_up.weight" */
     fb_dtype type;
-    bool no_blocks; /* kept in F16, because its rows are no whole blocks of what was asked for */
+    bool no_blocks; /* kept in F16, because its rows are not whole blocks of the type asked for */
     int64_t tensors, weights, bytes;
-    int64_t corrected; /* tensors that are biases, less what the rounding of their matrix adds on average */
+    int64_t corrected; /* bias tensors that were corrected by the mean error of their quantised matrix */
     double rel;        /* norm of the error over the norm of the weights */
     double max_abs;    /* largest error of a weight */
 } fb_quantize_kind;
@@ -54,29 +51,27 @@ typedef struct fb_quantize_kind {
 typedef struct fb_quantize_report {
     int64_t weights;
     int64_t bytes_before, bytes_after; /* of the weights */
-    int64_t file_bytes;                /* of the file: with its metadata */
+    int64_t file_bytes;                /* of the file, metadata included */
     int64_t corrected;                 /* biases */
     int64_t kind_count;
     fb_quantize_kind **kinds;
 } fb_quantize_report;
 
 /* Writes the model as a GGUF file, tokenizer included: matrices in the types asked for, vectors in F32.
- * Scales of Q4_0 are searched for the least squared error. Where a matrix becomes Q4_0, its linear's
- * bias is corrected by the mean of the error, if the mean of the linear's input can be told from the weights:
- * after a LayerNorm, GELU or attention.
- * Refuses a model that such a file cannot describe. Under `path` there is the whole file or none. `report`
- * may be NULL. */
+ * Scales of Q4_0 are searched for the least squared error. Where a matrix becomes Q4_0, the bias of its
+ * linear is corrected by the mean of the error, if the weights tell the mean of the linear's input: after a
+ * LayerNorm, GELU or attention. Refuses a model that such a file cannot describe. `path` never
+ * holds a partial file. `report` may be NULL. */
 FB_API fb_status fb_model_quantize(const fb_model *model, const char *path,
                                    const fb_quantize_options *options, fb_quantize_report **report,
                                    fb_error *err);
 FB_API void fb_quantize_free(fb_quantize_report *report);
 
-/* ---- benchmarks -----------------------------------------------------------------------------------------
- */
+/* ---- benchmarks ---- */
 
-/* Of repeated measurements: the median, the 10th and 90th percentile, and the shortest interval of order
- * statistics that holds the true median with 95% confidence or more; all values if they are too few, with the
- * confidence that is then left. Frozen. */
+/* Repeated measurements: the median, the 10th and 90th percentile, and the shortest interval of order
+ * statistics that contains the true median with at least 95% confidence. With too few values it spans all of
+ * them, and `confidence` is lower. Frozen. */
 typedef struct fb_spread {
     double median, p10, p90;
     double low, high, confidence;
@@ -89,9 +84,9 @@ typedef struct fb_bench_options {
     const char *kv, *isa, *backend, *machine;
     bool exact, float_dot;
     int32_t spec_count;
-    const char *const *specs;   /* the variants, as fb_session_options.fuse; none by default */
-    int64_t prompt, gen;        /* tokens of the prompt, decode steps after it; 64 and 64 */
-    int64_t reps;               /* repetitions of the whole; 9 */
+    const char *const *specs;   /* the variants, each as fb_session_options.fuse; none by default */
+    int64_t prompt, gen;        /* tokens of the prompt, and decode steps after it; 64 and 64 */
+    int64_t reps;               /* repetitions of everything; 9 */
     fb_progress_fn on_progress; /* after each repetition; return false to stop. May be NULL */
     void *user;
 } fb_bench_options;
@@ -99,24 +94,24 @@ typedef struct fb_bench_options {
 FB_API void fb_bench_options_init(fb_bench_options *options, size_t size);
 static inline void fb_bench_options_default(fb_bench_options *o) { fb_bench_options_init(o, sizeof *o); }
 
-/* Times in seconds. Decoding is greedy, so that a step ends with its token. */
+/* Times in seconds. Decoding is greedy, so a step includes the choice of its token. */
 typedef struct fb_bench_variant {
     const char *spec;
     int64_t barriers_a_step;
-    /* The check before anything is timed: the same tokens through this variant and the first one. */
-    bool agrees; /* the same tokens and bits; where a fuse in it promises less, logits within its bound */
-    bool bit_identical;   /* all logits of all steps */
+    /* The check before anything is timed. This variant and the first one read the same tokens. */
+    bool agrees; /* the same tokens and bits; if one of its fuses promises less, logits within its bound */
+    bool bit_identical;   /* all logits of all steps are */
     int64_t tokens_equal; /* of gen + 1 */
     double max_abs;       /* largest difference of a logit */
-    /* By repetition. */
+    /* Times by repetition. */
     double *prefill, *ttft, *tpot; /* [reps]; a repetition's tpot is the median of its steps */
     fb_spread prefill_spread, ttft_spread, tpot_spread;
-    /* The first variant's time over this one's, paired by repetition: above 1 is faster. */
+    /* The first variant's time divided by this one's, paired by repetition: above 1 is faster. */
     fb_spread prefill_ratio, ttft_ratio, tpot_ratio;
 } fb_bench_variant;
 
 typedef struct fb_bench_report {
-    bool agree; /* all of them; if not, nothing was timed */
+    bool agree; /* all variants agree; if not, nothing was timed */
     int64_t prompt, gen, reps;
     int32_t threads;
     char isa[16];
@@ -124,7 +119,7 @@ typedef struct fb_bench_report {
     fb_bench_variant **variants;
 } fb_bench_report;
 
-/* Checks the variants against each other, then times them in turns. FB_OK means that this took place;
+/* Checks the variants against each other, then times them in turn. FB_OK means that this took place;
  * `report->agree` says whether there are times. The specs must outlive the report. */
 FB_API fb_status fb_bench_run(const fb_model *model, const fb_bench_options *options,
                               fb_bench_report **report, fb_error *err);
@@ -146,14 +141,14 @@ static inline void fb_bench_ops_options_default(fb_bench_ops_options *o) {
     fb_bench_ops_options_init(o, sizeof *o);
 }
 
-/* One fuse alone against the plain ops that it replaces, at the model's own shapes. Seconds a step, all
+/* One fuse alone against the plain ops that it replaces, with the model's shapes. Seconds per step, all
  * layers added up. */
 typedef struct fb_bench_op {
     const char *fuse;
-    int64_t rows; /* tokens in a step: 1, or the prompt's */
+    int64_t rows; /* tokens in a step: 1, or the prompt's length */
     bool agrees;  /* checked before it is timed, as above */
     bool bit_identical;
-    double max_abs;        /* of the logits; NaN where the fuse leaves none */
+    double max_abs;        /* of the logits; NaN if the fused plan computes none */
     double *plain, *fused; /* [reps] */
     fb_spread plain_spread, fused_spread, ratio;
 } fb_bench_op;
@@ -171,7 +166,7 @@ FB_API fb_status fb_bench_ops(const fb_model *model, const fb_bench_ops_options 
                               fb_bench_ops_report **report, fb_error *err);
 FB_API void fb_bench_ops_free(fb_bench_ops_report *report);
 
-/* One stream as it goes on, with one cache. */
+/* One long stream with one cache. */
 typedef struct fb_bench_stream_options {
     size_t size;
     int32_t threads;
@@ -180,10 +175,10 @@ typedef struct fb_bench_stream_options {
     bool exact, float_dot;
     fb_cache_kind cache; /* FB_CACHE_SINKS by default */
     int64_t sinks, window, chunk;
-    int64_t gen;       /* how far the stream goes, in tokens; 0: 16 times what the cache holds. A dense
-                          cache ends at the model's context */
-    double ttft_limit; /* seconds: a prompt that takes longer is given up; 10 */
-    fb_progress_fn on_progress; /* by tokens of the stream; return false to stop. May be NULL */
+    int64_t gen; /* length of the stream in tokens; 0: 16 times what the cache holds. A dense cache ends at
+                    the model's context */
+    double ttft_limit;          /* seconds: a prompt that takes longer is given up; 10 */
+    fb_progress_fn on_progress; /* counts tokens of the stream; return false to stop. May be NULL */
     void *user;
 } fb_bench_stream_options;
 
@@ -194,90 +189,90 @@ static inline void fb_bench_stream_options_default(fb_bench_stream_options *o) {
 
 /* Times in seconds. */
 typedef struct fb_bench_stream_line {
-    int64_t position; /* tokens before the first step that was timed here */
+    int64_t position; /* tokens before the first step that is timed on this line */
     fb_spread tpot;   /* over report->steps decode steps */
-    double ttft;      /* of a prompt of `position` tokens, in an empty session; NaN: over the limit */
+    double ttft; /* time to the first token of a prompt of `position` tokens in an empty session; NaN: over
+                    the limit */
     int64_t cache_bytes;
-    int64_t resident_bytes; /* of the process, after these steps; 0: not known */
+    int64_t resident_bytes; /* of the process, after these steps; 0: unknown */
 } fb_bench_stream_line;
 
 typedef struct fb_bench_stream_report {
     fb_cache_kind cache;
-    int64_t sinks, window; /* as settled; 0 if dense */
-    int64_t gen;           /* as settled; of a dense cache, what was asked for or the context */
-    int64_t context;       /* of the model */
+    int64_t sinks, window; /* after defaults; 0 if dense */
+    int64_t gen;           /* after defaults; for a dense cache, the number asked for or the context */
+    int64_t context;       /* context of the model */
     int64_t steps;
-    int64_t checked; /* greedy tokens that were as with a dense cache, before it forgot any; dense: 0 */
+    int64_t checked; /* greedy tokens equal to a dense cache's, before any was forgotten; dense: 0 */
     int32_t threads;
     char isa[16];
     int64_t line_count;
     fb_bench_stream_line **lines;
-    /* The same without a cache that forgets: at each step all that the next token sees (sinks and window) is
-     * read anew into an empty dense cache. None of this if the cache is dense. */
+    /* The alternative to a cache that forgets: for each token, all that it sees (sinks and window) is read
+     * again into an empty dense cache. Not set if the cache is dense. */
     int64_t recompute_steps;
-    fb_spread recompute; /* a token */
-    double ratio;        /* recompute over the last line's tpot: above 1, the stream is faster */
+    fb_spread recompute; /* seconds per token */
+    double ratio;        /* recompute divided by the last line's tpot: above 1, the stream is faster */
 } fb_bench_stream_report;
 
-/* Checks the cache against a dense one, then takes times along one greedy stream. Fails with FB_ERROR_SYSTEM
- * if the check does: nothing is timed then. */
+/* Checks the cache against a dense one, then takes times along one greedy stream. If the check fails, returns
+ * FB_ERROR_SYSTEM and times nothing. */
 FB_API fb_status fb_bench_stream_run(const fb_model *model, const fb_bench_stream_options *options,
                                      fb_bench_stream_report **report, fb_error *err);
 FB_API void fb_bench_stream_free(fb_bench_stream_report *report);
 
-/* ---- profile and plan -----------------------------------------------------------------------------------
- */
+/* ---- profile and plan ---- */
 
 typedef struct fb_profile_op {
     char name[96];                 /* as in the program's text: the op, or its fuses joined by '+' */
     int32_t section;               /* 0: prologue, 1: layer, 2: epilogue */
-    bool barrier;                  /* all threads meet after it; on a GPU, all ops */
-    int64_t calls;                 /* a step */
-    double seconds;                /* measured, all calls of a step */
-    double predicted;              /* the machine model's */
-    double bytes;                  /* of weights, activations and cache, all calls of a step … */
-    double weight_bytes, kv_bytes; /* … and two parts of it */
+    bool barrier;                  /* all threads wait for each other after it; on a GPU, true for all ops */
+    int64_t calls;                 /* calls per step */
+    double seconds;                /* measured, all calls of a step added up */
+    double predicted;              /* prediction of the machine model */
+    double bytes;                  /* of weights, activations and cache, for all calls of a step … */
+    double weight_bytes, kv_bytes; /* … and two parts of them */
     double flops;
-    double bandwidth; /* bytes a second at most: at the step's footprint; on a GPU, at one call's bytes */
+    double bandwidth; /* bytes a second at most: for the step's footprint; on a GPU, for one call */
 } fb_profile_op;
 
 /* Where the time of a step goes: a decode step, or a whole prefill. */
 typedef struct fb_profile {
     char *text; /* the program */
     int64_t op_count;
-    fb_profile_op **ops;   /* in program order, a layer's ops once for all layers */
-    int64_t layers, steps; /* steps that were averaged: the faster half */
-    double wall;           /* seconds a step, with a clock around every op … */
-    double between;        /* … and what of it lies outside of ops */
-    double tpot;           /* seconds a step without those clocks, median; 0 if it was not taken */
-    double predicted;      /* seconds a step */
-    int64_t barriers;      /* a layer; on a GPU, launches */
+    fb_profile_op **ops;   /* in program order; a layer's ops appear once for all layers */
+    int64_t layers, steps; /* steps: number averaged, the faster half */
+    double wall;           /* seconds per step, with a clock around every op … */
+    double between;        /* … and the part of it outside of ops */
+    double tpot;           /* seconds per step without those clocks, median; 0 if it was not measured */
+    double predicted;      /* predicted seconds per step */
+    int64_t barriers;      /* per layer; on a GPU, launches */
     double layer_bytes;
 } fb_profile;
 
 typedef struct fb_machine_figures {
     bool gpu;
-    char cpu[64], isa[16]; /* the GPU's name and architecture, if it is one */
+    char cpu[64], isa[16]; /* or the GPU's name and architecture */
     int32_t threads;       /* 0 on a GPU */
     int32_t points;
-    double *bytes, *bandwidth; /* [points]: bytes a second, by bytes that are read over and over; on a GPU, by
-                                  bytes of one launch */
-    double barrier, dispatch;  /* seconds */
-    double launch, node, small; /* seconds, on a GPU: of the host for a launch; between two ops; the least
-                                   that an op takes besides */
-    double flops;               /* a second */
+    double *bytes, *bandwidth;  /* [points]: bandwidth in bytes a second, by the bytes that are read
+                                   repeatedly; on a GPU, by the bytes of one launch */
+    double barrier, dispatch;   /* seconds */
+    double launch, node, small; /* seconds, on a GPU: for the host to launch an op; between two ops; the least
+                                   that an op takes in addition */
+    double flops;               /* operations a second */
     double footprint;           /* bytes of weights and cache that a step reads … */
-    double footprint_bandwidth; /* … and bytes a second there */
+    double footprint_bandwidth; /* … and the bandwidth there */
 } fb_machine_figures;
 
 typedef struct fb_plan_fuse {
     const char *name;
-    const char *why_not;    /* it does not apply to this model; NULL: it does */
+    const char *why_not;    /* why it does not apply to this model; NULL: it does */
     bool kept;              /* in the plan */
-    double bytes_saved;     /* a layer (head_argmax: a step), alone against the plain program */
-    int64_t barriers_saved; /* a layer; on a GPU, launches */
-    double saving;          /* predicted seconds a step, alone */
-    double ceiling;         /* of the speed-up, if all that it removes were free (Amdahl) */
+    double bytes_saved;     /* per layer (head_argmax: per step), alone against the plain program */
+    int64_t barriers_saved; /* per layer; on a GPU, launches */
+    double saving;          /* predicted seconds per step, alone */
+    double ceiling;         /* limit of the speed-up, if all that it removes were free (Amdahl) */
     char reason[320];
 } fb_plan_fuse;
 
@@ -295,10 +290,10 @@ typedef struct fb_profile_options {
     int32_t threads;
     fb_dtype act;
     const char *kv, *isa, *backend, *fuse;
-    const char *machine; /* folder of measured machines; NULL: measure, keep nothing */
+    const char *machine; /* folder of measured machines; NULL: measure, and save nothing */
     bool exact, float_dot;
     bool calibrate;      /* measure the machine again */
-    bool prefill;        /* profile the prefill, not the decode steps */
+    bool prefill;        /* profile the prefill instead of decode steps */
     int64_t prompt, gen; /* tokens, at least 1; 64 and 64 */
 } fb_profile_options;
 
@@ -324,7 +319,7 @@ static inline void fb_plan_report_options_default(fb_plan_report_options *o) {
     fb_plan_report_options_init(o, sizeof *o);
 }
 
-/* The same for the plain program and the plan, decode only, with a price for every fuse. */
+/* The same for the plain program and the plan, for decode steps only, with a price for every fuse. */
 FB_API fb_status fb_plan_report_make(const fb_model *model, const fb_plan_report_options *options,
                                      fb_plan_report **report, fb_error *err);
 FB_API void fb_plan_report_free(fb_plan_report *report);
@@ -332,34 +327,34 @@ FB_API void fb_plan_report_free(fb_plan_report *report);
 /* The roofline and the timelines of fb_plan_report_make as one self-contained SVG file. */
 FB_API fb_status fb_plan_report_svg(const fb_plan_report *report, const char *path, fb_error *err);
 
-/* ---- verification ---------------------------------------------------------------------------------------
- */
+/* ---- verification ---- */
 
 /* Frozen. */
 typedef struct fb_verify_row {
     int64_t layer;
     double max_abs;   /* largest absolute error of an element */
-    double limit;     /* of max_abs */
+    double limit;     /* limit of max_abs */
     double rel;       /* norm of the error over the norm of the reference */
-    double rel_limit; /* of rel */
-    bool ok;          /* both hold */
+    double rel_limit; /* limit of rel */
+    bool ok;          /* both limits hold */
 } fb_verify_row;
 
 typedef struct fb_verify_report {
     bool ok;
     int64_t tokens;
-    int64_t layers; /* rows below: the embedding and each layer */
+    int64_t layers; /* number of rows below: the embedding and each layer */
     fb_verify_row *rows;
     fb_verify_row logits;
-    double logits_f64_max_abs; /* distance of the logits to the golden's float64 logits; NaN if it has none */
+    double logits_f64_max_abs; /* largest difference of the logits to the golden's float64 logits; NaN if it
+                                  has none */
     int64_t greedy_tokens;     /* tokens of the continuation */
     int64_t greedy_equal;      /* how many of them were chosen */
-    int64_t greedy_near; /* others: the golden's token is within the logits' error bound of ours (f16 and bf16
-                            only) */
+    int64_t greedy_near; /* of the others, those whose golden token is within the logits' error bound of ours
+                            (f16 and bf16 only) */
     bool greedy_match;   /* equal + near = tokens */
 } fb_verify_report;
 
-/* Of both kinds of golden. A golden's cache was not rounded: "auto" for kv is "act" here. */
+/* For both kinds of golden. A golden's cache was not rounded, so "auto" for kv means "act" here. */
 typedef struct fb_verify_options {
     size_t size;
     int32_t threads;
@@ -378,7 +373,7 @@ FB_API fb_status fb_verify_golden(const fb_model *model, const char *golden, con
                                   fb_verify_report **report, fb_error *err);
 FB_API void fb_verify_free(fb_verify_report *report);
 
-/* One cache of a stream, against a golden. */
+/* One cache of a stream compared with a golden. */
 typedef struct fb_stream_row {
     fb_cache_kind cache;
     int64_t sinks, window;
@@ -390,31 +385,31 @@ typedef struct fb_stream_row {
 
 typedef struct fb_stream_report {
     bool ok;
-    int64_t tokens; /* scored */
+    int64_t tokens; /* tokens that were scored */
     int64_t count;
     fb_stream_row **rows;
 } fb_stream_report;
 
-/* Whether a golden is one of a stream: how badly each token of a long text was foreseen, by cache. */
+/* Whether a golden is one of a stream: the -ln p of each token of a long text, for one or more caches. */
 FB_API fb_status fb_golden_streams(const char *golden, bool *streams, fb_error *err);
 
-/* Runs the golden's ids with each of its caches, in chunks and token by token, and compares every token's
- * score, and the logits where the golden has them. A dense cache may go beyond the model's context here. */
+/* Runs the golden's ids with each of its caches, in chunks and token by token. Compares the score of every
+ * token, and the logits if the golden has them. A dense cache may go beyond the model's context here. */
 FB_API fb_status fb_verify_stream(const fb_model *model, const char *golden, const fb_verify_options *options,
                                   fb_stream_report **report, fb_error *err);
 FB_API void fb_stream_free(fb_stream_report *report);
 
 /* One fuse, or several together, against the plain program. */
 typedef struct fb_fusion_row {
-    char name[64];      /* of the fuse; "all", "auto", or the spec */
-    bool bit;           /* its class: bit-identical; else within a tolerance */
-    bool bit_identical; /* what it was: every hidden state and logit, in prefill and in decode */
+    char name[64];      /* name of the fuse; "all", "auto", or the spec */
+    bool bit;           /* its class: bit-identical; if false, within a tolerance */
+    bool bit_identical; /* the result: every hidden state and logit was, in prefill and in decode */
     bool greedy_match;
-    bool unshown_ok; /* logits also hold in a run that shows no hidden states */
+    bool unshown_ok; /* the logits also hold in a run without on_hidden */
     bool ok;
     char why[128];                     /* what failed; empty if ok */
-    double max_abs;                    /* largest difference, where it comes nearest to its bound */
-    double bound;                      /* of max_abs there; 0 where bits are promised */
+    double max_abs;                    /* largest difference in the place that comes nearest to its bound */
+    double bound;                      /* bound of max_abs there; 0 if bits are promised */
     double vs_f64_plain, vs_f64_fused; /* norm of the logits' error over their norm, against a float64 run */
     int64_t calls, calls_expected;     /* of its fused ops, in the greedy run */
     double perplexity;
@@ -427,8 +422,11 @@ typedef struct fb_fusion_report {
     int64_t greedy_tokens, truth_tokens;
     int64_t states; /* hidden states compared: the embedding and each layer */
     int64_t count;
-    fb_fusion_row **rows; /* each fuse that applies alone, then together: "all" and "auto", or the spec */
-    double perplexity_plain, perplexity_fused; /* of the ids; fused: the last row's */
+    fb_fusion_row **rows; /* each fuse that applies, alone; then together: "all" and "auto", or the spec */
+    double perplexity_plain, perplexity_fused; /* of the ids; fused: that of the last row */
+    /* A fuse exceeded the usual bound, so bounds were measured: twice as far as the plain ops move if each
+     * layer's input is off by a rounding. */
+    bool sensitive;
 } fb_fusion_report;
 
 typedef struct fb_fusion_options {
@@ -436,8 +434,8 @@ typedef struct fb_fusion_options {
     int32_t threads;
     fb_dtype act;
     const char *kv, *isa, *backend, *machine;
-    /* NULL or "auto": each fuse that applies alone, all together, the planner's choice; else each of the spec
-     * alone, then the spec. */
+    /* NULL or "auto": each fuse that applies, alone; then all together; then the planner's choice. Otherwise
+     * each fuse of the spec alone, then the spec. */
     const char *fuse;
     bool exact, float_dot;
     fb_cache_kind cache;
@@ -455,19 +453,18 @@ FB_API fb_status fb_verify_fusion(const fb_model *model, const fb_fusion_options
                                   fb_fusion_report **report, fb_error *err);
 FB_API void fb_fusion_free(fb_fusion_report *report);
 
-/* ---- perplexity -----------------------------------------------------------------------------------------
- */
+/* ---- perplexity ---- */
 
-/* How well some tokens were foreseen. The errors are standard errors, as of independent tokens; NaN for one
- * token alone. Frozen. */
+/* The score of some tokens. The errors are standard errors, assuming independent tokens; NaN for a single
+ * token. Frozen. */
 typedef struct fb_score {
-    int64_t tokens;                      /* that were scored */
-    double nll, nll_error;               /* mean of -ln p, in nats a token */
+    int64_t tokens;                      /* tokens that were scored */
+    double nll, nll_error;               /* mean of -ln p, in nats per token */
     double perplexity, perplexity_error; /* its exponential */
     double seconds;
 } fb_score;
 
-/* Called many times a window. Return false to stop. */
+/* Called many times per window. Return false to stop. */
 typedef bool (*fb_score_fn)(void *user, const fb_score *so_far, int64_t total);
 
 typedef struct fb_perplexity_options {
@@ -477,7 +474,7 @@ typedef struct fb_perplexity_options {
     const char *kv, *isa, *backend, *fuse, *machine;
     bool exact, float_dot;
     int64_t chunk;
-    int64_t window; /* tokens that are read from an empty cache; 0: the model's context, at most 512 */
+    int64_t window; /* tokens that are read into an empty cache; 0: the model's context, at most 512 */
     fb_score_fn on_progress; /* may be NULL */
     void *user;
 } fb_perplexity_options;
@@ -489,43 +486,42 @@ static inline void fb_perplexity_options_default(fb_perplexity_options *o) {
 
 typedef struct fb_perplexity_report {
     fb_score all;
-    int64_t window; /* tokens of one, with what the tokenizer puts in front */
+    int64_t window; /* tokens per window, including those that the tokenizer puts in front */
     int64_t window_count;
     fb_score *windows; /* [window_count]; the last one may be shorter */
     int32_t threads;
     char isa[16];
 } fb_perplexity_report;
 
-/* Scores ids (of a text, without special tokens around it) in windows that do not overlap. Each begins with
- * an empty cache and what the tokenizer puts in front of a text, such as a begin-of-text token. Every id that
- * has a predecessor in its window is scored. Fails if a logit is NaN or +inf. */
+/* Scores ids (of a text, without special tokens around it) in windows that do not overlap. Each window begins
+ * with an empty cache and what the tokenizer puts in front of a text, such as a begin-of-text token. Every id
+ * that has a predecessor in its window is scored. Fails if a logit is NaN or +inf. */
 FB_API fb_status fb_perplexity_run(const fb_model *model, const fb_perplexity_options *options,
                                    const int32_t *ids, int64_t count, fb_perplexity_report **report,
                                    fb_error *err);
 FB_API void fb_perplexity_free(fb_perplexity_report *report);
 
-/* ---- perplexity along a stream --------------------------------------------------------------------------
- */
+/* ---- perplexity along a stream ---- */
 
-/* How well some tokens of the stream were foreseen, by cache. Frozen. */
+/* The score of some tokens of a stream, by cache. Frozen. */
 typedef struct fb_curve_row {
-    int64_t position; /* tokens that were read before its last one, the tokenizer's included */
-    int64_t tokens;   /* that were scored */
-    double *nll;      /* [curve_count]: mean of -ln p, in nats a token */
+    int64_t position; /* tokens read before its last one, the tokenizer's included */
+    int64_t tokens;   /* tokens that were scored */
+    double *nll;      /* [curve_count]: mean of -ln p, in nats per token */
 } fb_curve_row;
 
 typedef struct fb_curve {
     fb_cache_kind cache;
-    int64_t sinks, window; /* as settled; 0 if dense */
+    int64_t sinks, window; /* after defaults; 0 if dense */
     int64_t bytes;         /* of the cache */
-    double nll;            /* of all that it has scored; NaN if that is nothing */
-    double seconds;        /* it took, without the others */
+    double nll;            /* of all tokens that it has scored; NaN if there are none */
+    double seconds;        /* time that it took, without the other caches */
 } fb_curve;
 
 typedef struct fb_curve_report {
-    int64_t context; /* what the model was trained on */
+    int64_t context; /* length that the model was trained on */
     int64_t every;
-    int64_t tokens, total; /* scored by every cache; to be scored by each */
+    int64_t tokens, total; /* tokens: scored by every cache so far; total: to be scored by each */
     int64_t curve_count;
     fb_curve **curves;
     int64_t row_count;
@@ -535,8 +531,8 @@ typedef struct fb_curve_report {
     int32_t threads;
 } fb_curve_report;
 
-/* The report so far; of the row that is being read, caches have scored `part` tokens, added up. Return false
- * to stop. */
+/* Called with the report so far. In the current row the caches have scored `part` tokens, added up over
+ * caches. Return false to stop. */
 typedef bool (*fb_curve_fn)(void *user, const fb_curve_report *so_far, int64_t part);
 
 typedef struct fb_curve_options {
@@ -548,27 +544,42 @@ typedef struct fb_curve_options {
     int32_t kind_count;
     const fb_cache_kind *kinds; /* each at most once; none by default */
     int64_t sinks, chunk;
-    int64_t window; /* beside one with sinks, a cache that is a window has sinks and window together, so that
-                       both see as many tokens */
-    int64_t every;  /* tokens of a row; 256 */
+    int64_t window; /* if there is also a cache with sinks, a window cache gets sinks and window together, so
+                       that both see as many tokens */
+    int64_t every;  /* tokens per row; 256 */
     fb_curve_fn on_chunk;    /* after each row; may be NULL */
-    fb_curve_fn on_progress; /* before the first row, then many times a row; may be NULL */
+    fb_curve_fn on_progress; /* before the first row, then many times per row; may be NULL */
     void *user;
 } fb_curve_options;
 
 FB_API void fb_curve_options_init(fb_curve_options *options, size_t size);
 static inline void fb_curve_options_default(fb_curve_options *o) { fb_curve_options_init(o, sizeof *o); }
 
-/* Scores ids (of a text, without special tokens around it) as one stream, whatever its length, after what the
- * tokenizer puts in front of a text; row by row, with one cache after the other. Every id that has a
- * predecessor is scored. A dense cache holds all of the text, beyond the model's context, too, but for a
- * model that cannot go there. Fails if a logit is NaN or +inf. */
+/* Scores ids (of a text, without special tokens around it) as one stream of any length, after what the
+ * tokenizer puts in front of a text. It goes row by row, with one cache after the other. Every id that has a
+ * predecessor is scored. A dense cache holds the whole text, even beyond the model's context, unless the
+ * model has no positions there. Fails if a logit is NaN or +inf. */
 FB_API fb_status fb_curve_run(const fb_model *model, const fb_curve_options *options, const int32_t *ids,
                               int64_t count, fb_curve_report **report, fb_error *err);
 FB_API void fb_curve_free(fb_curve_report *report);
 
-/* Perplexity against position, a curve a cache, as one self-contained SVG file. */
+/* Perplexity against position, one curve per cache, as one self-contained SVG file. */
 FB_API fb_status fb_curve_svg(const fb_curve_report *report, const char *path, fb_error *err);
+
+/* ---- files and terminals --------------------------------------------------------------------------------
+ */
+
+/* Removes the temporary names under which the library is writing files: on most file systems there are none.
+ * For the handler of a signal that ends the process: it calls nothing but unlink. */
+FB_API void fb_discard_files(void);
+
+/* The first character of text[bytes], bytes > 0, as a terminal may get it: itself, or an escape for what
+ * would steer the terminal or is no UTF-8. These are control characters (\x1b, \u009b), bytes that are no
+ * character
+ * (\xff), and marks and overrides of the direction of text (\u202e). With `lines`, newline and tab stay.
+ * Returns how many bytes of the text that was; `shown` ends with a 0. */
+#define FB_SHOWN_BYTES 8
+FB_API size_t fb_show_character(const char *text, size_t bytes, bool lines, char shown[FB_SHOWN_BYTES]);
 
 #ifdef __cplusplus
 }

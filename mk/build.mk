@@ -17,7 +17,7 @@ SOVERSION := 0
 # ---- what must be installed: a stamp, so that it is looked at once -------------------------------------------------
 DEPS := $(BUILD)/.deps-ok
 
-PKG       := libpcre2-8 libutf8proc jansson
+PKG       := libpcre2-8 libutf8proc
 PKGCFLAGS  = $(shell pkg-config --cflags $(PKG))
 PKGLIBS    = $(shell pkg-config --libs $(PKG))
 

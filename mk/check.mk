@@ -27,6 +27,16 @@ $(TEST_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/%.o $(SUPPORT_OBJ) $(LIB_STATIC)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) $^ -o $@ -lcmocka $(LIBS_ALL)
 
+# ---- allocations that fail: in a program that preloads the library, and in one whose calls are wrapped --------------
+FAIL_ALLOC := $(BUILD)/tests/oom/fail_alloc.so
+$(FAIL_ALLOC): tests/oom/fail_alloc.c
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(CC) -std=c11 -D_GNU_SOURCE -O1 -g $(WARN) -fno-optimize-sibling-calls -fPIC -shared -pthread $< -o $@
+
+$(BUILD)/tests/oom/test_library: LDFLAGS_ALL += $(foreach name,malloc calloc realloc aligned_alloc strdup asprintf open_memstream free pthread_create,-Wl$(comma)--wrap=$(name))
+$(BUILD)/tests/file/test_json_memory: LDFLAGS_ALL += $(foreach name,malloc calloc realloc aligned_alloc free,-Wl$(comma)--wrap=$(name))
+
 # ---- digests of all logits under many options, to see that two builds compute the same bits ------------------------
 DIGEST := $(BUILD)/tests/digest/digest
 $(DIGEST): $(BUILD)/obj/tests/digest/digest.o $(BUILD)/obj/tests/support/cuda_library.o $(LIB_STATIC)
@@ -70,7 +80,7 @@ SOAK_TOKENS ?= 1000000
 soak: $(BUILD)/tests/run/test_soak
 	@$< $(SOAK_TOKENS)
 
-tests: $(TEST_PROGRAMS) $(DIGEST) $(CLI) $(LIB_EMULATED) $(if $(LIB_EMULATED),$(BUILD)/bench/gpu_ops)
+tests: $(TEST_PROGRAMS) $(DIGEST) $(FAIL_ALLOC) $(CLI) $(LIB_EMULATED) $(if $(LIB_EMULATED),$(BUILD)/bench/gpu_ops)
 fuzzers: $(FUZZ_TARGETS)
 
 # ---- layout and static checks ---------------------------------------------------------------------------------------
@@ -85,6 +95,9 @@ fmt: | $(TEST_DEPS)
 	$(CLANG_FORMAT) -i $(C_FILES)
 
 lint: | $(TEST_DEPS)
+	@awk '/^```/ { code = !code } !code && !/^[|!]/ && length > 125 \
+	    { print FILENAME ":" FNR ": " length " columns (at most 125)"; bad = 1 } END { exit bad }' \
+	    README.md docs/*.md docs/*/*.md bench/README.md
 	@if $(has_format); then $(CLANG_FORMAT) --dry-run -Werror $(C_FILES); \
 	else echo "lint: layout not checked: needs clang-format $(FORMAT_VERSION), here is $$($(CLANG_FORMAT) --version)"; fi
 	@cppcheck --quiet --std=c11 --language=c --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that are missing, as root or through sudo. Usage: mk/deps.sh build|test
+# Installs the Debian packages that are missing, as root or through sudo. Usage: mk/deps.sh build|test|python
 set -eu
 
 need=()
@@ -47,7 +47,6 @@ want make make --version
 want pkg-config pkg-config --version
 want libpcre2-dev pkg-config --exists libpcre2-8
 want libutf8proc-dev pkg-config --exists libutf8proc
-want libjansson-dev pkg-config --exists jansson
 if [ "${1:-build}" = test ]; then
     want libcmocka-dev pkg-config --exists cmocka
     want clang-format clang-format --version
@@ -56,6 +55,10 @@ if [ "${1:-build}" = test ]; then
     want python3 python3 --version
     want libxml2-utils xmllint --version
     want clang clang --version
+fi
+if [ "${1:-build}" = python ]; then
+    want python3 python3 --version
+    want python3-venv python3 -c 'import ensurepip, venv'
 fi
 install_needed
 

@@ -154,7 +154,7 @@ unit() { # unit DIR LABEL ARGUMENT...
         scripts=$(grep -vE 'cli/(cuda|step|stream_oz)\.sh' <<<"$scripts")
         early=$(grep -vE 'cli/(bench|plan|profile)' <<<"$scripts"$'\n'"$sources")
     else # where times count, or threads, programs run alone; the soak compares times side by side, and takes long
-        early=$(grep -E 'cli/(cuda|step)\.sh|tests/(arch|backend|corrupt|file|model|text|verify)/|run/test_soak' <<<"$scripts"$'\n'"$sources")
+        early=$(grep -E 'cli/(cuda|step)\.sh|tests/(arch|backend|corrupt|file|model|oom|text|verify)/|run/test_soak' <<<"$scripts"$'\n'"$sources")
     fi
     early=$(longest_first <<<"$early")
     echo "# running $label: $(wc -l <<<"$early") programs, $(nproc) at a time, then $(grep -cvxFf <(echo "$early") <<<"$sources"$'\n'"$scripts") one by one"
@@ -201,7 +201,7 @@ install_stage() {
     export PKG_CONFIG_PATH=$root$prefix/lib/pkgconfig
     flags=$(pkg-config --define-variable=prefix="$root$prefix" --cflags fusebox)
     libs=$(pkg-config --define-variable=prefix="$root$prefix" --libs --static fusebox)
-    for name in fusebox.h fusebox_tools.h; do
+    for name in $(cd include && echo *.h); do
         check "install: $name as C and as C++" header_compiles "$name" $flags
     done
     check "install: short structs: build" \

@@ -1,5 +1,6 @@
 #include "arch/arch.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "arch/config.h"
@@ -40,18 +41,16 @@ static const struct {
 
 static fb_status check_neutral(const fb_config *config, fb_error *err) {
     for (size_t i = 0; i < sizeof neutral_table / sizeof *neutral_table; i++) {
-        const json_t *value = fb_json_member(config->json, neutral_table[i].key);
+        const fb_json *value = fb_json_member(config->json, neutral_table[i].key);
         char text[64];
         if (value && strcmp(fb_json_show(value, text, sizeof text), neutral_table[i].neutral) != 0)
             return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: %s: %s (only %s)", config->what,
                            neutral_table[i].key, text, neutral_table[i].neutral);
     }
-    const json_t *types = fb_json_member(config->json, "layer_types");
-    size_t index;
-    json_t *type;
-    if (types && !json_is_array(types))
+    const fb_json *types = fb_json_member(config->json, "layer_types");
+    if (types && !fb_json_is(types, FB_JSON_ARRAY))
         return fb_fail(err, FB_ERROR_FILE, "%s: layer_types: not a list", config->what);
-    json_array_foreach(types, index, type) {
+    for (const fb_json *type = fb_json_first(types); type; type = fb_json_next(type)) {
         char text[64];
         if (strcmp(fb_json_show(type, text, sizeof text), "\"full_attention\"") != 0)
             return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: layer_types: %s (only \"full_attention\")",
@@ -61,11 +60,11 @@ static fb_status check_neutral(const fb_config *config, fb_error *err) {
 }
 
 static fb_status check_class(const fb_config *config, const arch_row *row, fb_error *err) {
-    const json_t *names = fb_json_member(config->json, "architectures");
+    const fb_json *names = fb_json_member(config->json, "architectures");
     if (!names) return FB_OK;
-    const json_t *name = json_array_get(names, 0);
+    const fb_json *name = fb_json_at(names, 0);
     char text[64];
-    if (!json_is_string(name) || strcmp(json_string_value(name), row->class_name) != 0)
+    if (!fb_json_is(name, FB_JSON_STRING) || strcmp(fb_json_text_of(name), row->class_name) != 0)
         return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: architectures: %s (for %s only [\"%s\"])",
                        config->what, fb_json_show(names, text, sizeof text), row->model_type,
                        row->class_name);
@@ -86,9 +85,9 @@ static fb_status find_arch(const fb_config *config, const arch_row **out, fb_err
                    known);
 }
 
-static fb_status describe(const char *what, const json_t *json, fb_spec *spec, fb_error *err) {
+static fb_status describe(const char *what, const fb_json *json, fb_spec *spec, fb_error *err) {
     fb_config config = {what, json};
-    if (!json_is_object(json)) return fb_fail(err, FB_ERROR_FILE, "%s: not a JSON object", what);
+    if (!fb_json_is(json, FB_JSON_OBJECT)) return fb_fail(err, FB_ERROR_FILE, "%s: not a JSON object", what);
     const arch_row *row;
     FB_TRY(find_arch(&config, &row, err));
     FB_TRY(check_class(&config, row, err));
@@ -99,7 +98,7 @@ static fb_status describe(const char *what, const json_t *json, fb_spec *spec, f
     return row->describe(&config, spec, err);
 }
 
-fb_status fb_arch_describe_json(const char *what, const json_t *json, fb_spec **out, fb_error *err) {
+fb_status fb_arch_describe_json(const char *what, const fb_json *json, fb_spec **out, fb_error *err) {
     *out = NULL;
     fb_spec *spec = calloc(1, sizeof *spec);
     fb_status status = spec ? describe(what, json, spec, err) : fb_fail_memory(err, what, sizeof *spec);
@@ -113,10 +112,10 @@ fb_status fb_arch_describe_json(const char *what, const json_t *json, fb_spec **
 
 fb_status fb_arch_describe(const char *what, const char *bytes, size_t size, fb_spec **out, fb_error *err) {
     *out = NULL;
-    json_t *json;
-    FB_TRY(fb_json_parse(what, bytes, size, &json, err));
+    fb_json *json;
+    FB_TRY(fb_json_parse(what, bytes, size, FB_CONFIG_LIMIT, &json, err));
     fb_status status = fb_arch_describe_json(what, json, out, err);
-    json_decref(json);
+    fb_json_free(json);
     return status;
 }
 

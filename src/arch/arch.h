@@ -3,13 +3,13 @@
 #ifndef FB_ARCH_ARCH_H
 #define FB_ARCH_ARCH_H
 
-#include <jansson.h>
-
+#include "file/json.h"
 #include "program/program.h"
 
-#define FB_MAX_FACTS   32
-#define FB_MAX_ENDS    16
-#define FB_MAX_IGNORED 6
+#define FB_CONFIG_LIMIT (1 << 24) /* bytes of a config.json; real ones have a few thousand */
+#define FB_MAX_FACTS    32
+#define FB_MAX_ENDS     16
+#define FB_MAX_IGNORED  6
 
 typedef struct fb_fact {
     char name[32], value[64];
@@ -40,11 +40,11 @@ typedef struct fb_spec {
     int32_t begin; /* the id that begins one, or FB_NONE */
 } fb_spec;
 
-/* From the bytes of a config.json. `what` names them in errors. What would change the maths and is not known
- * is refused by name. */
+/* From the bytes of a config.json, at most FB_CONFIG_LIMIT. `what` names them in errors. What would change
+ * the maths and is not known is refused by name. */
 fb_status fb_arch_describe(const char *what, const char *json, size_t size, fb_spec **out, fb_error *err);
 /* The same once it is parsed, or made from another format's metadata. */
-fb_status fb_arch_describe_json(const char *what, const json_t *json, fb_spec **out, fb_error *err);
+fb_status fb_arch_describe_json(const char *what, const fb_json *json, fb_spec **out, fb_error *err);
 void fb_spec_free(fb_spec *spec);
 
 #endif

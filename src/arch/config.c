@@ -97,7 +97,7 @@ static const rope_type rope_types[] = {
     {"llama3", scale_llama3, true, true},
 };
 
-static fb_status find_rope_type(const char *what, const json_t *rope, const rope_type **out, fb_error *err) {
+static fb_status find_rope_type(const char *what, const fb_json *rope, const rope_type **out, fb_error *err) {
     const char *name;
     FB_TRY(fb_json_string(what, rope, "type", "default", &name, err));
     FB_TRY(fb_json_string(what, rope, "rope_type", name, &name, err));
@@ -109,7 +109,7 @@ static fb_status find_rope_type(const char *what, const json_t *rope, const rope
                    name);
 }
 
-static fb_status read_scaling(const char *what, const json_t *rope, const rope_type *type, int64_t context,
+static fb_status read_scaling(const char *what, const fb_json *rope, const rope_type *type, int64_t context,
                               rope_scaling *s, fb_error *err) {
     *s = (rope_scaling){.factor = 1};
     if (type->has_factor) {
@@ -129,14 +129,13 @@ static fb_status read_scaling(const char *what, const json_t *rope, const rope_t
 }
 
 /* Whatever else stands in the rope dictionary belongs to a variant that is not known here. */
-static fb_status check_rope_keys(const char *what, const json_t *rope, fb_error *err) {
+static fb_status check_rope_keys(const char *what, const fb_json *rope, fb_error *err) {
     static const char *const known[] = {
         "type",   "rope_type",       "rope_theta",       "partial_rotary_factor",
         "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"};
-    const char *key;
-    json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)rope, key, value) {
-        bool found = json_is_null(value);
+    for (const fb_json *value = fb_json_first(rope); value; value = fb_json_next(value)) {
+        const char *key = fb_json_key(value);
+        bool found = fb_json_is(value, FB_JSON_NULL);
         for (size_t i = 0; i < sizeof known / sizeof *known; i++) found = found || strcmp(key, known[i]) == 0;
         char text[64];
         if (!found)
@@ -147,7 +146,7 @@ static fb_status check_rope_keys(const char *what, const json_t *rope, fb_error 
 }
 
 /* A number that may stand in the rope dictionary or, in one of two older spellings, in the config itself. */
-static fb_status read_either(const fb_config *config, const char *what, const json_t *rope, const char *key,
+static fb_status read_either(const fb_config *config, const char *what, const fb_json *rope, const char *key,
                              const char *old, double min, double max, double fallback, double *out,
                              fb_error *err) {
     FB_TRY(fb_json_real(config->what, config->json, old, min, max, fallback, out, err));
@@ -158,17 +157,18 @@ static fb_status read_either(const fb_config *config, const char *what, const js
 fb_status fb_config_rope(const fb_config *config, fb_spec *spec, int64_t head_dim, double default_fraction,
                          int32_t *rotary, fb_error *err) {
     const char *key = fb_json_member(config->json, "rope_parameters") ? "rope_parameters" : "rope_scaling";
-    const json_t *rope = fb_json_member(config->json, key);
+    const fb_json *rope = fb_json_member(config->json, key);
     char what[512];
     snprintf(what, sizeof what, "%s: %s", config->what, key);
-    if (rope && !json_is_object(rope)) return fb_fail(err, FB_ERROR_FILE, "%s: not an object", what);
+    if (rope && !fb_json_is(rope, FB_JSON_OBJECT))
+        return fb_fail(err, FB_ERROR_FILE, "%s: not an object", what);
     double base, fraction;
     const rope_type *type;
     rope_scaling scaling;
     FB_TRY(find_rope_type(what, rope, &type, err));
     FB_TRY(check_rope_keys(what, rope, err));
-    const json_t *other = fb_json_member(config->json, "rope_scaling");
-    if (other && !json_equal(rope, other))
+    const fb_json *other = fb_json_member(config->json, "rope_scaling");
+    if (other && !fb_json_equal(rope, other))
         return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: rope_scaling: contradicts rope_parameters",
                        config->what);
     FB_TRY(read_scaling(what, rope, type, spec->program.context, &scaling, err));

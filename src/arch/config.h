@@ -7,7 +7,7 @@
 
 typedef struct fb_config {
     const char *what;
-    const json_t *json;
+    const fb_json *json;
 } fb_config;
 
 /* Sizes above these are refused: far beyond any model, and small enough that no product of three overflows.

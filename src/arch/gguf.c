@@ -7,6 +7,7 @@
 
 #include "arch/config.h"
 #include "arch/gguf_names.h"
+#include "file/json_build.h"
 
 #define KEY_SIZE 256 /* no key of a file is longer */
 
@@ -74,7 +75,7 @@ typedef struct translation {
     const fb_gguf *gguf;
     const char *prefix; /* what the file calls the architecture */
     arch_column arch;
-    json_t *config;
+    fb_json_builder *config;
 } translation;
 
 /* "<architecture>.key" */
@@ -83,7 +84,7 @@ static const char *full_key(const translation *t, const char *key, char text[KEY
     return text;
 }
 
-static const json_t *member(const translation *t, const char *key) {
+static const fb_json *member(const translation *t, const char *key) {
     char full[KEY_SIZE];
     return fb_json_member(t->gguf->values, full_key(t, key, full));
 }
@@ -100,9 +101,8 @@ static fb_status read_real(const translation *t, const char *key, double min, do
     return fb_json_real(t->what, t->gguf->values, full_key(t, key, full), min, max, fallback, out, err);
 }
 
-static fb_status put(const translation *t, const char *key, json_t *value, fb_error *err) {
-    return json_object_set_new(t->config, key, value) ? fb_fail_memory(err, t->what, (int64_t)strlen(key))
-                                                      : FB_OK;
+static void put_text(const translation *t, const char *key, const char *text) {
+    fb_json_put_text(t->config, key, text, strlen(text));
 }
 
 /* ---- what a file may say ------------------------------------------------------------------------------- */
@@ -119,10 +119,10 @@ static bool is_known(const translation *t, const char *key) {
 
 static fb_status check_neutral(const translation *t, fb_error *err) {
     for (size_t i = 0; i < COUNT(neutral); i++) {
-        const json_t *value = member(t, neutral[i].key);
-        double number = json_is_boolean(value) ? json_is_true(value) : json_number_value(value);
+        const fb_json *value = member(t, neutral[i].key);
+        double number = fb_json_is(value, FB_JSON_BOOL) ? fb_json_bool_of(value) : fb_json_real_of(value);
         char text[64];
-        if (value && (json_is_string(value) || number != neutral[i].value))
+        if (value && (fb_json_is(value, FB_JSON_STRING) || number != neutral[i].value))
             return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: %s.%s: %s (only %g)", t->what, t->prefix,
                            neutral[i].key, fb_json_show(value, text, sizeof text), neutral[i].value);
     }
@@ -131,16 +131,16 @@ static fb_status check_neutral(const translation *t, fb_error *err) {
 
 /* Every key of the architecture must be known, and be one value for all layers. */
 static fb_status check_keys(const translation *t, fb_error *err) {
-    const char *key;
-    json_t *value;
     size_t length = strlen(t->prefix);
     char text[64];
-    json_object_foreach(t->gguf->values, key, value) {
+    for (const fb_json *value = fb_json_first(t->gguf->values); value; value = fb_json_next(value)) {
+        const char *key = fb_json_key(value);
         if (strncmp(key, t->prefix, length) != 0 || key[length] != '.') continue;
         if (!is_known(t, key + length + 1))
             return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: %s: %s (not known)", t->what, key,
-                           json_is_null(value) ? "an array" : fb_json_show(value, text, sizeof text));
-        if (json_is_null(value))
+                           fb_json_is(value, FB_JSON_NULL) ? "an array"
+                                                           : fb_json_show(value, text, sizeof text));
+        if (fb_json_is(value, FB_JSON_NULL))
             return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: %s: an array (one value for all layers)", t->what,
                            key);
     }
@@ -152,10 +152,10 @@ static fb_status check_keys(const translation *t, fb_error *err) {
 static fb_status put_renamed(const translation *t, fb_error *err) {
     for (size_t i = 0; i < COUNT(renamed); i++) {
         const char *to = renamed[i].config[t->arch];
-        const json_t *value = to ? member(t, renamed[i].key) : NULL;
+        const fb_json *value = to ? member(t, renamed[i].key) : NULL;
         if (to && !value && renamed[i].needed)
             return fb_fail(err, FB_ERROR_FILE, "%s: %s.%s: missing", t->what, t->prefix, renamed[i].key);
-        if (value) FB_TRY(put(t, to, json_copy((json_t *)(uintptr_t)value), err));
+        if (value) fb_json_put_copy(t->config, to, value);
     }
     return FB_OK;
 }
@@ -164,8 +164,9 @@ static fb_status put_renamed(const translation *t, fb_error *err) {
 static fb_status put_vocab(const translation *t, fb_error *err) {
     const fb_tensor_entry *embedding = fb_tensors_find(t->gguf->tensors, "token_embd.weight");
     if (!embedding) return fb_fail(err, FB_ERROR_FILE, "%s: token_embd.weight: missing tensor", t->what);
-    if (fb_json_member(t->config, "vocab_size")) return FB_OK;
-    return put(t, "vocab_size", json_integer(embedding->dims == 2 ? embedding->shape[0] : 0), err);
+    if (!member(t, "vocab_size"))
+        fb_json_put_int(t->config, "vocab_size", embedding->dims == 2 ? embedding->shape[0] : 0);
+    return FB_OK;
 }
 
 /* Heads whose keys and values differ in size, or that share KV heads where the architecture has none to
@@ -210,38 +211,41 @@ static fb_status put_scaling(const translation *t, fb_error *err) {
         return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: %s: \"%.32s\" (known: none, linear)", t->what, key,
                        type);
     if (strcmp(type, "none") == 0 || factor == 0 || factor == 1) return FB_OK;
-    return put(t, "rope_scaling", json_pack("{s:s, s:f}", "rope_type", type, "factor", factor), err);
+    fb_json_open_object(t->config, "rope_scaling");
+    put_text(t, "rope_type", type);
+    fb_json_put_real(t->config, "factor", factor);
+    fb_json_close_object(t->config);
+    return FB_OK;
 }
 
 static fb_status put_rope(const translation *t, int64_t head_dim, fb_error *err) {
     int64_t rotary;
     if (t->arch == GPT2) return FB_OK;
     FB_TRY(read_int(t, "rope.dimension_count", 0, head_dim, head_dim, &rotary, err));
-    FB_TRY(put(t, "partial_rotary_factor", json_real(rotary_share(rotary, head_dim)), err));
+    fb_json_put_real(t->config, "partial_rotary_factor", rotary_share(rotary, head_dim));
     return put_scaling(t, err);
 }
 
 /* What the file says by the tensors that it has. */
-static fb_status put_by_tensors(const translation *t, fb_error *err) {
+static void put_by_tensors(const translation *t) {
     const fb_tensor_table *tensors = t->gguf->tensors;
     const char *attention = archs[t->arch].attention_bias, *mlp = archs[t->arch].mlp_bias;
-    FB_TRY(put(t, "tie_word_embeddings", json_boolean(!fb_tensors_find(tensors, "output.weight")), err));
-    if (attention)
-        FB_TRY(put(t, "attention_bias", json_boolean(fb_tensors_find(tensors, attention) != NULL), err));
-    if (mlp) FB_TRY(put(t, "mlp_bias", json_boolean(fb_tensors_find(tensors, mlp) != NULL), err));
-    return FB_OK;
+    fb_json_put_bool(t->config, "tie_word_embeddings", !fb_tensors_find(tensors, "output.weight"));
+    if (attention) fb_json_put_bool(t->config, "attention_bias", fb_tensors_find(tensors, attention) != NULL);
+    if (mlp) fb_json_put_bool(t->config, "mlp_bias", fb_tensors_find(tensors, mlp) != NULL);
 }
 
 static fb_status write_config(const translation *t, fb_error *err) {
     int64_t head_dim;
     FB_TRY(check_keys(t, err));
-    FB_TRY(put(t, "model_type", json_string(archs[t->arch].model_type), err));
-    FB_TRY(put(t, archs[t->arch].activation_key, json_string(archs[t->arch].activation), err));
+    put_text(t, "model_type", archs[t->arch].model_type);
+    put_text(t, archs[t->arch].activation_key, archs[t->arch].activation);
     FB_TRY(put_renamed(t, err));
     FB_TRY(put_vocab(t, err));
     FB_TRY(check_heads(t, &head_dim, err));
     FB_TRY(put_rope(t, head_dim, err));
-    return put_by_tensors(t, err);
+    put_by_tensors(t);
+    return FB_OK;
 }
 
 /* ---- the spec ------------------------------------------------------------------------------------------ */
@@ -291,14 +295,16 @@ static fb_status find_arch(translation *t, fb_error *err) {
 
 fb_status fb_gguf_describe(const char *what, const fb_gguf *gguf, fb_spec **out, fb_error *err) {
     *out = NULL;
-    translation t = {.what = what, .gguf = gguf};
+    fb_json_builder builder = {0};
+    translation t = {.what = what, .gguf = gguf, .config = &builder};
     FB_TRY(find_arch(&t, err));
-    t.config = json_object();
-    if (!t.config) return fb_fail_memory(err, what, KEY_SIZE);
     fb_spec *spec = NULL;
+    fb_json *config = NULL;
     fb_status status = write_config(&t, err);
-    if (status == FB_OK) status = fb_arch_describe_json(what, t.config, &spec, err);
-    json_decref(t.config);
+    if (status == FB_OK) status = fb_json_finish(&builder, what, &config, err);
+    if (status == FB_OK) status = fb_arch_describe_json(what, config, &spec, err);
+    fb_json_builder_free(&builder);
+    fb_json_free(config);
     if (status == FB_OK) {
         /* What a checkpoint may have besides its weights is not in a GGUF file. */
         memset((void *)spec->ignored, 0, sizeof spec->ignored);

@@ -1,4 +1,6 @@
 /* GPT-2: learned positions, serial residual, weights stored transposed ("Conv1D": [inputs, outputs]). */
+#include <stdio.h>
+
 #include "arch/config.h"
 #include "program/build.h"
 

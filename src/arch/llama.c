@@ -1,4 +1,6 @@
 /* Llama: RMSNorm, rotary positions, grouped KV heads, gated MLP. */
+#include <stdio.h>
+
 #include "arch/config.h"
 #include "program/build.h"
 

@@ -1,5 +1,5 @@
-/* What one step computes, as data that kernels read: its rows, and where each row's sequence keeps its keys
- * and values. A kernel takes a row's place from here; it never counts positions itself. */
+/* The rows of a step, as data that kernels read. A kernel takes a row's position and sequence from here. It
+ * never counts positions itself. */
 #ifndef FB_BACKEND_BATCH_H
 #define FB_BACKEND_BATCH_H
 
@@ -9,8 +9,8 @@
 typedef struct fb_row {
     int64_t position; /* in its sequence */
     int32_t token;
-    int32_t sequence; /* which of the step's sequences: an index into its caches */
-    int32_t wanted;   /* 1: its logits are wanted; such rows are the last ones */
+    int32_t sequence; /* index of its sequence in the batch */
+    int32_t wanted;   /* 1: its logits are wanted; such rows come last */
     int32_t unused;
 } fb_row;
 

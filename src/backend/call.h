@@ -1,5 +1,5 @@
-/* One op of a step, as a backend hands it to a kernel. Which memory the pointers name, and how weights and
- * cache lie in it, is the backend's own affair. */
+/* One op of a step, as a backend passes it to a kernel. The backend decides which memory the pointers refer
+ * to, and the layout of weights and cache. */
 #ifndef FB_BACKEND_CALL_H
 #define FB_BACKEND_CALL_H
 
@@ -13,8 +13,8 @@ typedef struct fb_call {
     fb_op_attr attr;
     fb_kv kv;
     int64_t rows;      /* tokens of the step */
-    const fb_row *row; /* [rows]: token and position of each, in memory that the kernel can read */
-    fb_dtype act;      /* in which the step stores results: what head_argmax would have stored */
+    const fb_row *row; /* [rows]: token and position of each row, in memory that the kernel can read */
+    fb_dtype act;      /* dtype in which the step stores results; head_argmax rounds its scores to it */
 } fb_call;
 
 #endif

@@ -1,14 +1,13 @@
-/* Who shares a device, its weights and a cache, and whose turn it is. */
+/* Shared by all backends: the list of open devices, loaded weights, shared caches, and turns. */
 #include <stdlib.h>
 
 #include "backend/frame.h"
 
-/* Guards the list of open devices and their users. */
+/* Guards the list of open devices and their user counts. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static fb_device *devices;
 
-/* ---- devices --------------------------------------------------------------------------------------------
- */
+/* ---- devices ---- */
 
 static fb_status find_or_open(const fb_backend *backend, int32_t index, fb_device **out, fb_error *err) {
     for (fb_device *d = devices; d; d = d->next)
@@ -48,8 +47,7 @@ void fb_device_give(fb_device *device) {
     pthread_mutex_unlock(&lock);
 }
 
-/* ---- weights --------------------------------------------------------------------------------------------
- */
+/* ---- weights ---- */
 
 static fb_status find_or_load(fb_device *d, const fb_bound *file, int32_t threads, fb_loaded **out,
                               bool *first, fb_error *err) {
@@ -91,12 +89,14 @@ void fb_device_unload(fb_device *device, fb_loaded *loaded) {
     fb_turn_give(&device->turn);
 }
 
-bool fb_device_screen(fb_device *device, const fb_bound *bound, int32_t threads, const char *isa) {
-    if (!device->backend->screen) return false;
+fb_status fb_device_screen(fb_device *device, const fb_bound *bound, int32_t threads, const char *isa,
+                           bool *ready) {
+    *ready = false;
+    if (!device->backend->screen) return FB_OK;
     fb_turn_take(&device->turn);
-    bool screen = device->backend->screen(device, bound, threads, isa);
+    fb_status status = device->backend->screen(device, bound, threads, isa, ready);
     fb_turn_give(&device->turn);
-    return screen;
+    return status;
 }
 
 const char *fb_device_step_why_not(fb_device *device, const fb_bound *bound,
@@ -108,8 +108,7 @@ const char *fb_device_step_why_not(fb_device *device, const fb_bound *bound,
     return why;
 }
 
-/* ---- executors ------------------------------------------------------------------------------------------
- */
+/* ---- executors ---- */
 
 fb_status fb_executor_open(fb_device *device, const fb_bound *bound, const fb_executor_options *options,
                            fb_executor **out, fb_error *err) {
@@ -136,8 +135,7 @@ int32_t fb_executor_threads(const fb_executor *executor) {
     return executor->device->backend->threads(executor);
 }
 
-/* ---- sequences ------------------------------------------------------------------------------------------
- */
+/* ---- sequences ---- */
 
 static fb_status take_cache(fb_executor *e, fb_cache **out, fb_error *err) {
     fb_cache *cache = malloc(sizeof *cache);
@@ -158,8 +156,8 @@ static void leave_cache(fb_executor *e, fb_cache *cache) {
     free(cache);
 }
 
-/* Before a step writes to it, a shared cache becomes a copy. Nobody writes to the old one before all but one
- * of its users have left it, and each leaves when its copy is done. */
+/* Gives the sequence a cache of its own before a step writes to it. While a cache has several users nobody
+ * writes to it; each user leaves it only after its copy is complete. */
 static fb_status own_cache(fb_sequence *s, int64_t position, fb_error *err) {
     if (atomic_load(&s->cache->users) == 1) return FB_OK;
     fb_cache *own;
@@ -190,8 +188,7 @@ void fb_sequence_close(fb_sequence *sequence) {
     *sequence = (fb_sequence){0};
 }
 
-/* ---- steps ----------------------------------------------------------------------------------------------
- */
+/* ---- steps ---- */
 
 static bool cancelled(const fb_batch *batch) { return batch->cancel && atomic_load(batch->cancel); }
 

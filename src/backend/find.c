@@ -1,5 +1,5 @@
-/* Which backend a session gets. The CUDA backend is looked for once: in the file that fb_cuda_library named
- * ("none": nowhere), else beside this library, else wherever the system looks. */
+/* Chooses a session's backend. The CUDA backend is searched for once: in the file that fb_cuda_library named
+ * ("none": not at all), otherwise beside this library, otherwise where the system looks for libraries. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "backend/cuda/plugin.h"
 #include "base/sized.h"
@@ -16,15 +17,15 @@
 
 static struct {
     pthread_mutex_t lock;
-    char given[PATH_MAX];         /* by fb_cuda_library; empty: none */
-    bool opened;                  /* what follows stays from then on */
-    const fb_cuda_plugin *plugin; /* or NULL, with the reason */
+    char given[PATH_MAX];         /* set by fb_cuda_library; empty: not set */
+    bool opened;                  /* once true, the fields below do not change */
+    const fb_cuda_plugin *plugin; /* NULL: see why_not */
     char why_not[512];
 } cuda = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 typedef const fb_cuda_plugin *(*plugin_fn)(void);
 
-/* False: there is no such file to open. Otherwise cuda.plugin or cuda.why_not is set. */
+/* Opens the library. False: no such file. Otherwise cuda.plugin or cuda.why_not is set. */
 static bool try_open(const char *path) {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
@@ -47,9 +48,9 @@ static bool try_open(const char *path) {
     return true;
 }
 
-/* The real path of the file that this code is in: a library, or the program, whose name in the link map is
- * empty. argv[0], which dladdr gives for a program, may be a name without a folder: that would be looked up
- * in the working directory, where anybody may have put a library. */
+/* The real path of the file that holds this code: a library, or the program itself, whose name in the link
+ * map is empty. For a program dladdr returns argv[0], which may be a bare name. A bare name would be looked
+ * up in the working directory, where anybody may have put a library. */
 static bool find_self(char path[PATH_MAX]) {
     Dl_info self;
     void *found = NULL;
@@ -59,7 +60,7 @@ static bool find_self(char path[PATH_MAX]) {
     return realpath(*map->l_name ? map->l_name : "/proc/self/exe", path) != NULL;
 }
 
-/* `tail` after the folder of that file. */
+/* Tries to open `tail`, relative to the folder of that file. */
 static bool try_beside(const char *tail) {
     char self[PATH_MAX], path[PATH_MAX];
     if (!find_self(self)) return false;
@@ -77,15 +78,28 @@ static void open_cuda(void) {
     else if (*cuda.given)
         try_open(cuda.given);
     else if (!try_beside(LIBRARY) && !try_beside("../lib/" LIBRARY) && !try_open(LIBRARY))
-        snprintf(cuda.why_not, sizeof cuda.why_not,
-                 "cuda: no %s beside this program or where the system looks (make builds it where nvcc is)",
-                 LIBRARY);
+        snprintf(
+            cuda.why_not, sizeof cuda.why_not,
+            "cuda: no %s beside this program or where the system looks (make builds it if nvcc is installed)",
+            LIBRARY);
 }
 
 fb_status fb_cuda_library(const char *path, fb_error *err) {
     if (!path) path = "";
-    if (strlen(path) >= sizeof cuda.given)
-        return fb_fail(err, FB_ERROR_USAGE, "cuda: library: a path of %zu bytes (at most %zu)", strlen(path),
+    char absolute[2 * PATH_MAX], folder[PATH_MAX];
+    size_t size = strlen(path);
+    if (size && size < PATH_MAX && *path != '/' && strcmp(path, "none") != 0) {
+        /* dlopen looks for a bare name elsewhere, and the working directory may change before it is opened.
+         */
+        if (!getcwd(folder, sizeof folder))
+            return fb_fail(err, FB_ERROR_SYSTEM, "cuda: library: %.300s: working directory: %s", path,
+                           strerror(errno));
+        snprintf(absolute, sizeof absolute, "%s/%s", folder, path);
+        path = absolute;
+        size = strlen(path);
+    }
+    if (size >= sizeof cuda.given)
+        return fb_fail(err, FB_ERROR_USAGE, "cuda: library: a path of %zu bytes (at most %zu)", size,
                        sizeof cuda.given - 1);
     pthread_mutex_lock(&cuda.lock);
     bool late = cuda.opened && strcmp(path, cuda.given) != 0;
@@ -119,7 +133,12 @@ static fb_status check_device(const fb_cuda_plugin *plugin, int32_t device, fb_e
     return FB_OK;
 }
 
-/* "cuda" or "cuda:N"; -1 if it is neither. */
+fb_status fb_cuda_find(int32_t device, const fb_cuda_plugin **plugin, fb_error *err) {
+    FB_TRY(plugin_of(plugin, err));
+    return check_device(*plugin, device, err);
+}
+
+/* The device index in "cuda" or "cuda:N"; -1 for any other name. */
 static int32_t device_in(const char *name) {
     if (strcmp(name, "cuda") == 0) return 0;
     if (strncmp(name, "cuda:", 5) != 0 || name[5] < '0' || name[5] > '9') return -1;

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Of buffers: vectors of a CPU and of a GPU, and whole cache lines. */
+/* Alignment of buffers: enough for the vectors of a CPU and a GPU and for cache lines. */
 #define ALIGN 256
 
 static int64_t aligned(int64_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALIGN; }
@@ -12,7 +12,7 @@ static fb_dtype buffer_dtype(const fb_frame *f, bool always_f32) {
     return always_f32 && f->options.act != FB_F64 ? FB_F32 : f->options.act;
 }
 
-/* Elements of one token's row of a value's storage. */
+/* Elements of one token's row in a value's storage. */
 static int64_t row_elements(const fb_frame *f, const fb_value *storage) {
     return storage->heads * (storage->width ? storage->width : f->options.capacity);
 }
@@ -36,7 +36,7 @@ fb_status fb_frame_init(fb_frame *f, const fb_bound *bound, const fb_executor_op
     memset(f, 0, sizeof *f);
     f->bound = *bound;
     f->options = *options;
-    f->cache_capacity = (options->capacity + FB_KV_LANES - 1) / FB_KV_LANES * FB_KV_LANES;
+    f->cache_capacity = (options->capacity + FB_KV_GROUP - 1) / FB_KV_GROUP * FB_KV_GROUP;
     f->cache_half = aligned(p->kv_heads * f->cache_capacity * p->head_dim * fb_dtype_size(options->kv));
     FB_TRY(fb_layout_make(p, &f->layout, err));
     for (int32_t i = 0; i < p->op_count[FB_EPILOGUE]; i++)
@@ -62,7 +62,7 @@ fb_view fb_frame_view(const fb_frame *f, int32_t value) {
     return view;
 }
 
-/* What of a call stays the same from step to step. */
+/* The fields of a call that are the same in every step. */
 static void prepare_call(const fb_frame *f, const fb_op *op, fb_call *call) {
     call->attr = op->attr;
     call->act = f->options.act;
@@ -106,7 +106,7 @@ void fb_frame_cache_name(const fb_frame *f, char *name, size_t size) {
     snprintf(name, size, "KV cache of %lld tokens", (long long)f->options.capacity);
 }
 
-/* The op's weights in this layer, or in the next one. */
+/* Sets the op's weights: those of this layer, or of the next one. */
 static void bind_weights(const fb_frame *f, const fb_op *op, int64_t layer, fb_call *call) {
     const fb_program *p = f->bound.program;
     bool last = op->next_layer && layer + 1 == p->layers;
@@ -119,8 +119,8 @@ static void bind_weights(const fb_frame *f, const fb_op *op, int64_t layer, fb_c
             call->weights[k].data = NULL;
 }
 
-/* The epilogue's ops see the rows whose logits are wanted, which are the last ones: views of what earlier
- * sections wrote begin there. */
+/* The epilogue reads only the rows whose logits are wanted, which are the last ones. So views of values that
+ * earlier sections wrote begin at the first wanted row. */
 static void narrow_to_epilogue(const fb_frame *f, const fb_op *op, const fb_batch *batch, fb_call *call) {
     int64_t skipped = batch->count - batch->wanted;
     call->rows = batch->wanted;

@@ -1,5 +1,4 @@
-/* What every backend does with a bound program: where values lie, and what each op of a step is called with.
- */
+/* What all backends need of a bound program: where values lie, and the arguments of each op in a step. */
 #ifndef FB_BACKEND_FRAME_H
 #define FB_BACKEND_FRAME_H
 
@@ -11,13 +10,13 @@ typedef struct fb_frame {
     fb_executor_options options;
     fb_layout layout;
     uint8_t *buffer[FB_MAX_VALUES];
-    bool in_epilogue[FB_MAX_VALUES];        /* values of which only the epilogue's rows exist */
-    fb_call calls[FB_SECTIONS][FB_MAX_OPS]; /* all but weights, cache and the step's numbers */
-    int64_t cache_capacity;                 /* slots, a multiple of FB_KV_LANES */
-    int64_t cache_half;                     /* bytes of one layer's k, or v */
+    bool in_epilogue[FB_MAX_VALUES];        /* values that have only the epilogue's rows */
+    fb_call calls[FB_SECTIONS][FB_MAX_OPS]; /* complete but for weights, cache and the step's rows */
+    int64_t cache_capacity;                 /* slots, a multiple of FB_KV_GROUP */
+    int64_t cache_half;                     /* bytes of one layer's k (v has as many) */
 } fb_frame;
 
-/* The head of what backends have as executors. */
+/* The common head of an executor; each backend's own struct begins with it. */
 struct fb_executor {
     fb_device *device;
     fb_frame frame;
@@ -26,27 +25,27 @@ struct fb_executor {
 fb_status fb_frame_init(fb_frame *frame, const fb_bound *bound, const fb_executor_options *options,
                         fb_error *err);
 
-/* The bytes of all values; and their places in so much memory of the backend. */
+/* The bytes that all values take; and a call that assigns their addresses in memory of the backend. */
 int64_t fb_frame_bytes(const fb_frame *frame);
 void fb_frame_place(fb_frame *frame, uint8_t *memory);
 
 fb_view fb_frame_view(const fb_frame *frame, int32_t value);
-/* The first of a value's last `rows` rows in a step. */
+/* The index of the first of a value's last `rows` rows in a step. */
 int64_t fb_frame_first(const fb_frame *frame, int32_t value, const fb_batch *batch, int64_t rows);
 
-/* The cache: [layers][k v], each kv_heads * cache_capacity * head_dim. Its bytes, and one layer's part of so
- * much memory of the backend; NULL: a backend whose kernels look up where a sequence's cache lies. */
+/* The cache: [layers][k v], each kv_heads * cache_capacity * head_dim. Its bytes; and one layer's part of it.
+ * `memory` is NULL for a backend whose kernels look up the address of a sequence's cache. */
 int64_t fb_frame_cache_bytes(const fb_frame *frame);
 fb_kv fb_frame_cache(const fb_frame *frame, uint8_t *cache, int64_t layer);
-/* "KV cache of 512 tokens", for messages. */
+/* Writes a name such as "KV cache of 512 tokens", for messages. */
 void fb_frame_cache_name(const fb_frame *frame, char *name, size_t size);
 
-/* Op number `index` of a section, in this layer and step; the cache is left to the backend. `rows`: the
- * batch's, in memory that kernels can read. */
+/* Fills in the call of op `index` of a section, for this layer and step. The backend sets call->kv. `rows`
+ * are the batch's rows in memory that kernels can read. */
 void fb_frame_call(const fb_frame *frame, fb_section section, int32_t index, int64_t layer,
                    const fb_batch *batch, const fb_row *rows, fb_call *call);
 
-/* Adds a call of the op to a trace. */
+/* Counts one call of the op in a trace. */
 void fb_trace_count(fb_trace *trace, const fb_op *op, bool barrier);
 
 #endif

@@ -71,8 +71,8 @@ double fb_dtype_get(fb_dtype dtype, const void *array, int64_t index) {
     }
 }
 
-/* Rounds to odd at float32, so that the second rounding, to 16 bits, gives what one rounding from double
- * would. */
+/* Rounds to odd at float32. The second rounding, to 16 bits, then gives the same result as one rounding from
+ * double. */
 static float round_to_odd(double value) {
     float near = (float)value;
     double back = near;

@@ -11,14 +11,14 @@
 extern "C" {
 #endif
 
-/* Floats come first. Not for programs: both grow. */
+/* The float types come first in fb_dtype. These counts are internal, because both lists grow. */
 #define FB_FLOAT_COUNT (FB_F64 + 1)
 #define FB_DTYPE_COUNT (FB_Q6_K + 1)
 
 static inline bool fb_dtype_is_float(fb_dtype dtype) { return (unsigned)dtype < FB_FLOAT_COUNT; }
-/* Elements of a block: 1 for floats. Rows of a quantised tensor are whole blocks. */
+/* Elements in a block: 1 for floats. A row of a quantised tensor is a whole number of blocks. */
 int64_t fb_dtype_block(fb_dtype dtype);
-/* Bytes of `count` elements, a multiple of the block. */
+/* Bytes of `count` elements. `count` is a multiple of the block. */
 int64_t fb_dtype_bytes(fb_dtype dtype, int64_t count);
 /* Bytes of one element of a float type. */
 static inline int64_t fb_dtype_size(fb_dtype dtype) { return dtype == FB_F32 ? 4 : dtype == FB_F64 ? 8 : 2; }
@@ -69,7 +69,7 @@ static inline uint16_t fb_f32_to_bf16(float value) {
     return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-/* Element `index` of an array of `dtype` (of whole blocks), which need not be aligned. */
+/* Element `index` of an array of `dtype`. The array holds whole blocks and need not be aligned. */
 double fb_dtype_get(fb_dtype dtype, const void *array, int64_t index);
 /* Stores with one rounding from double; floats only. */
 void fb_dtype_set(fb_dtype dtype, void *array, int64_t index, double value);

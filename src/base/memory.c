@@ -16,7 +16,7 @@ int64_t fb_memory_available(void) {
     return kilobytes < 0 ? INT64_MAX : kilobytes * 1024;
 }
 
-/* Whether so much is free without asking what else could be made free, which takes 50 us. */
+/* Whether `bytes` are free by the quick test. The full test, of what else could be freed, takes 50 us. */
 static bool surely_free(int64_t bytes) {
     struct sysinfo info;
     return sysinfo(&info) == 0 && (uint64_t)bytes / info.mem_unit < info.freeram;
@@ -33,7 +33,7 @@ fb_status fb_memory_take(const char *what, int64_t bytes, void **out, fb_error *
     return *out ? FB_OK : fb_fail_memory(err, what, bytes);
 }
 
-/* The structs lie behind the pointers, at multiples of 16 bytes. */
+/* The structs follow the pointers, at multiples of 16 bytes. */
 void *fb_memory_structs(int64_t count, size_t size) {
     size_t number = (size_t)count, stride = (size + 15) / 16 * 16;
     size_t front = (number * sizeof(void *) + 15) / 16 * 16;

@@ -2,9 +2,9 @@
 
 #include "base/sized.h"
 
-/* ---- defaults, and structs by their size ------------------------------------------------------------- */
+/* ---- defaults, and structs by their size ---- */
 
-/* The public _init, and the internal _take, of a type that ends with the field `last`. */
+/* Defines the public _init and the internal _take of an options type whose last field is `last`. */
 #define OPTIONS(type, first, last, ...)                                                                      \
     FB_SIZED_ENDS_WITH(type, last);                                                                          \
     static const type type##_defaults = {.size = sizeof(type), __VA_ARGS__};                                 \
@@ -14,7 +14,7 @@
         return fb_sized_take(&type##_sized, given, out, err);                                                \
     }
 
-#define SINKS 4 /* as StreamingLLM has them */
+#define SINKS 4 /* as in StreamingLLM */
 
 OPTIONS(fb_session_options, threads, user, .act = FB_F32, .fuse = "auto", .sinks = SINKS)
 OPTIONS(fb_quantize_options, type, user, .type = FB_Q8_0, .head = FB_Q8_0)
@@ -29,9 +29,9 @@ OPTIONS(fb_fusion_options, threads, chunk, .fuse = "auto", .sinks = SINKS)
 OPTIONS(fb_perplexity_options, threads, user, .fuse = "auto")
 OPTIONS(fb_curve_options, threads, user, .fuse = "auto", .sinks = SINKS, .every = 256)
 
-/* ---- sessions ---------------------------------------------------------------------------------------- */
+/* ---- sessions ---- */
 
-/* What every call has. */
+/* The fields that every call's options have. */
 #define COMMON(o)                                                                                            \
     .size = sizeof(fb_session_options), .threads = (o)->threads, .act = (o)->act, .kv = (o)->kv,             \
     .isa = (o)->isa, .backend = (o)->backend, .exact = (o)->exact, .float_dot = (o)->float_dot

@@ -1,12 +1,12 @@
-/* The options of every public call: their defaults, the caller's struct as this library knows it, and the
- * session that a call's options ask for. */
+/* The options of every public call: their defaults, the caller's struct converted to this library's version,
+ * and the session options that they stand for. */
 #ifndef FB_BASE_OPTIONS_H
 #define FB_BASE_OPTIONS_H
 
 #include "base/status.h"
 #include "fusebox_tools.h"
 
-/* fb_sized_take for each: the caller's options (NULL: the defaults) as a whole struct. */
+/* fb_sized_take for each type: the caller's options (NULL: the defaults) as a complete struct. */
 #define FB_OPTIONS(X)                                                                                        \
     X(fb_session_options)                                                                                    \
     X(fb_quantize_options)                                                                                   \
@@ -23,7 +23,8 @@
 FB_OPTIONS(X)
 #undef X
 
-/* What a call has no field for has its default. */
+/* The session options that a call's options stand for. Fields that the call does not have get their defaults.
+ */
 fb_session_options fb_bench_session(const fb_bench_options *options);
 fb_session_options fb_bench_ops_session(const fb_bench_ops_options *options);
 fb_session_options fb_bench_stream_session(const fb_bench_stream_options *options);
@@ -33,7 +34,7 @@ fb_session_options fb_fusion_session(const fb_fusion_options *options);
 fb_session_options fb_perplexity_session(const fb_perplexity_options *options);
 fb_session_options fb_curve_session(const fb_curve_options *options);
 
-/* A plan is profiled as a profile of decode steps. */
+/* A plan report profiles decode steps. */
 fb_profile_options fb_plan_report_profile(const fb_plan_report_options *options);
 
 #endif

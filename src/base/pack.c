@@ -6,16 +6,18 @@ int64_t fb_pack_bytes(fb_dtype dtype, int64_t rows, int64_t cols) {
     return (rows + FB_PACK_ROWS - 1) / FB_PACK_ROWS * (cols / 32) * fb_pack_block(dtype);
 }
 
-/* Calls `move` for every piece of a row: its place in the row and in the packed matrix, and its size. */
+/* Calls `move` for every piece of a row, with the piece's address in the row, its address in the packed
+ * matrix, and its size. */
 typedef void (*move_fn)(uint8_t *row, uint8_t *packed, size_t size);
 
-static void walk(fb_dtype dtype, uint8_t *row, uint8_t *packed, int64_t cols, int64_t index, move_fn move) {
-    int64_t bytes = fb_dtype_bytes(dtype, 32), block = fb_pack_block(dtype), lane = index % FB_PACK_ROWS;
+static void each_piece(fb_dtype dtype, uint8_t *row, uint8_t *packed, int64_t cols, int64_t index,
+                       move_fn move) {
+    int64_t bytes = fb_dtype_bytes(dtype, 32), block = fb_pack_block(dtype), in_group = index % FB_PACK_ROWS;
     packed += index / FB_PACK_ROWS * (cols / 32) * block;
     for (int64_t b = 0; b < cols / 32; b++, row += bytes, packed += block) {
-        move(row, packed + 2 * lane, 2);
+        move(row, packed + 2 * in_group, 2);
         for (int64_t j = 0; 4 * j + 2 < bytes; j++)
-            move(row + 2 + 4 * j, packed + FB_PACK_ROWS * (2 + 4 * j) + 4 * lane, 4);
+            move(row + 2 + 4 * j, packed + FB_PACK_ROWS * (2 + 4 * j) + 4 * in_group, 4);
     }
 }
 
@@ -23,11 +25,11 @@ static void into(uint8_t *row, uint8_t *packed, size_t size) { memcpy(packed, ro
 static void out_of(uint8_t *row, uint8_t *packed, size_t size) { memcpy(row, packed, size); }
 
 void fb_pack_row(fb_dtype dtype, const void *from, int64_t cols, int64_t row, void *packed) {
-    walk(dtype, (uint8_t *)(uintptr_t)from, packed, cols, row, into);
+    each_piece(dtype, (uint8_t *)(uintptr_t)from, packed, cols, row, into);
 }
 
 void fb_unpack_row(fb_dtype dtype, const void *packed, int64_t cols, int64_t row, void *to) {
-    walk(dtype, to, (uint8_t *)(uintptr_t)packed, cols, row, out_of);
+    each_piece(dtype, to, (uint8_t *)(uintptr_t)packed, cols, row, out_of);
 }
 
 void fb_pack(const fb_weight *w, void *packed) {
@@ -42,14 +44,14 @@ void fb_pack(const fb_weight *w, void *packed) {
 
 /* ---- a file's rows ---- */
 
-/* A vector that is stored in another order is rows of one element. */
+/* A vector in another order is treated as rows of one element. */
 static fb_weight as_rows(const fb_weight *w) {
     fb_weight rows = *w;
     if (w->rows == 1 && w->order != FB_ROWS_SAME) rows.rows = w->cols, rows.cols = 1;
     return rows;
 }
 
-/* Exchanges rows and columns; squares of 32 keep both sides in cache. */
+/* Exchanges rows and columns, in squares of 32 so that both sides stay in cache. */
 static void copy_transposed(const fb_weight *w, int64_t first, int64_t count, uint8_t *to) {
     int64_t size = fb_dtype_size(w->dtype);
     const uint8_t *from = w->data;
@@ -76,7 +78,7 @@ void fb_weight_copy(const fb_weight *weight, int64_t first, int64_t count, void 
                    from + fb_order_row(w.order, w.rows, w.head_dim, first + i) * bytes, (size_t)bytes);
 }
 
-/* The number of an element in a file's array. */
+/* The index of an element in the file's array. */
 static int64_t element_at(const fb_weight *w, int64_t row, int64_t col) {
     if (w->order == FB_ROWS_SAME) return row * w->cols + col;
     if (w->order == FB_ROWS_TRANSPOSED) return col * w->rows + row;

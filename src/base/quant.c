@@ -38,15 +38,15 @@ static void put_half(uint8_t *p, float value) {
     p[1] = (uint8_t)(half >> 8);
 }
 
-/* ---- encoding ------------------------------------------------------------------------------------------
- * Values that are no numbers, or so small that the reciprocal of their scale is infinite, give bytes without
- * a meaning, but always the same ones. */
+/* ---- encoding ----
+ * For NaN and infinite values, and for values so small that the reciprocal of their scale is infinite, the
+ * bytes have no meaning, but they are always the same. */
 
-/* To the nearest integer of -127 to 127, halves away from zero. */
+/* Rounds to the nearest integer within -127 to 127; halves go away from zero. */
 static int to_nearest(float value) {
     float x = value > -127 ? value : -127;
     x = x < 127 ? x : 127;
-    int whole = (int)x; /* towards zero; what is left is exact */
+    int whole = (int)x; /* truncated; the remainder is exact */
     float rest = x - (float)whole;
     return whole + (rest >= 0.5f) - (rest <= -0.5f);
 }
@@ -59,10 +59,10 @@ static void encode_q8_0(const float *x, uint8_t *b) {
     for (int i = 0; i < 32; i++) b[2 + i] = (uint8_t)to_nearest(x[i] * inverse);
 }
 
-/* Towards zero, into 0 to 15. */
+/* Truncates, and clamps to 0 to 15. */
 static int to_nibble(float value) { return value > 0 ? value < 15 ? (int)value : 15 : 0; }
 
-/* The element of largest magnitude becomes -8, so that the range of -8 to 7 is used to its end. */
+/* The element of largest magnitude becomes -8, so that the whole range of -8 to 7 is used. */
 static void encode_q4_0(const float *x, uint8_t *b) {
     float most = 0, value = 0;
     for (int i = 0; i < 32; i++)
@@ -75,9 +75,9 @@ static void encode_q4_0(const float *x, uint8_t *b) {
     }
 }
 
-/* ---- searching -----------------------------------------------------------------------------------------
- * Loops of 32 without a sum, and sums in 8 lanes of a written order: they become vectors, and vectors of any
- * width give the same bits. */
+/* ---- searching ----
+ * Loops over 32 elements have no sums, and sums have 8 accumulators that are added in a written order. So the
+ * compiler can use vectors of any width and the bits stay the same. */
 
 /* The sum of a[i] b[i]. */
 static float dot_32(const float *a, const float *b) {
@@ -87,8 +87,8 @@ static float dot_32(const float *a, const float *b) {
     return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
 }
 
-/* x in steps of d, as the integers q of -8 to 7. */
-static void step_q4_0(const float *x, float d, float *q) {
+/* q = x / d, rounded and clamped to -8 to 7. */
+static void round_q4_0(const float *x, float d, float *q) {
     float inverse = 1 / d;
     for (int i = 0; i < 32; i++) {
         float number = x[i] * inverse + 8.5f;
@@ -103,47 +103,49 @@ static void put_q4_0(float d, const float *q, uint8_t *b) {
     for (int i = 0; i < 16; i++) b[2 + i] = (uint8_t)(((int)q[i] + 8) | ((int)q[i + 16] + 8) << 4);
 }
 
-/* The step to begin with, among those that make the element of largest magnitude +-6 to +-9.5: beyond the
- * range it is clipped, which a finer step for all others may be worth. Integers q have a best step, sum(x q)
- * / sum(q q), and with it the squared error is sum(x x) less sum(x q)^2 / sum(q q): the largest wins. */
-static float first_step_q4_0(const float *x) {
-    float most = 0, best = 0, step = 0, q[32];
+/* The scale to start from. Candidates make the element of largest magnitude 6 to 9.5 in magnitude. Beyond the
+ * range it is clipped, which can pay off: all other elements then have a finer scale. For given integers q
+ * the best scale is sum(x q) / sum(q q), and its squared error is sum(x x) - sum(x q)^2 / sum(q q). So the
+ * candidate with the largest sum(x q)^2 / sum(q q) wins. */
+static float first_scale_q4_0(const float *x) {
+    float most = 0, best = 0, scale = 0, q[32];
     for (int i = 0; i < 32; i++) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
     for (int k = 0; k < 30; k++) {
-        step_q4_0(x, most / (6 + 0.25f * (float)(k / 2)) * (k % 2 ? -1 : 1), q);
+        round_q4_0(x, most / (6 + 0.25f * (float)(k / 2)) * (k % 2 ? -1 : 1), q);
         float products = dot_32(x, q), squares = dot_32(q, q);
         if (products * products > best * squares) {
             best = products * products / squares;
-            step = products / squares;
+            scale = products / squares;
         }
     }
-    return step;
+    return scale;
 }
 
-/* The block of the best step, rounded to float16, and of those that its integers and theirs want in turn.
- * Where none is better, encode_q4_0's block stays; so it does with values that are no numbers, whose errors
- * compare as false. */
+/* Writes the block with the best scale found. It starts from first_scale_q4_0 rounded to float16, then
+ * alternates: the best scale for the integers, the best integers for the scale. If no candidate is better,
+ * the block of encode_q4_0 stays. It also stays for NaN and infinite values, because comparisons with their
+ * errors are false. */
 static void search_q4_0(const float *x, uint8_t *b) {
-    float errors[32], q[32], step = first_step_q4_0(x);
+    float errors[32], q[32], scale = first_scale_q4_0(x);
     encode_q4_0(x, b);
     decode_q4_0(b, errors);
     for (int i = 0; i < 32; i++) errors[i] -= x[i];
     float least = dot_32(errors, errors);
     for (int round = 0; round < 3; round++) {
-        float d = fb_f16_to_f32(fb_f32_to_f16(step));
+        float d = fb_f16_to_f32(fb_f32_to_f16(scale));
         if (!(fabsf(d) > 0 && fabsf(d) < INFINITY)) return;
-        step_q4_0(x, d, q);
+        round_q4_0(x, d, q);
         for (int i = 0; i < 32; i++) errors[i] = x[i] - d * q[i];
         float error = dot_32(errors, errors);
         if (error < least) {
             least = error;
             put_q4_0(d, q, b);
         }
-        step = dot_32(x, q) / dot_32(q, q);
+        scale = dot_32(x, q) / dot_32(q, q);
     }
 }
 
-/* ---- by type ------------------------------------------------------------------------------------------- */
+/* ---- by type ---- */
 
 typedef void (*encode_fn)(const float *values, uint8_t *block);
 

@@ -1,5 +1,5 @@
-/* Quantised types: blocks of 32 or 256 elements, bit for bit as GGUF files have them. A block's values are
- * small integers times a scale, some plus an offset; scales are float16. */
+/* Quantised types: blocks of 32 or 256 elements, bit for bit as in GGUF files. A value is a small integer
+ * times the block's scale, in some types plus an offset. Scales are float16. */
 #ifndef FB_BASE_QUANT_H
 #define FB_BASE_QUANT_H
 
@@ -11,28 +11,28 @@ extern "C" {
 
 #define FB_MAX_BLOCK 256
 
-/* The values of `count` elements (a multiple of the block) of a quantised or 16-bit or float32 array. */
+/* Decodes `count` elements (a multiple of the block) of a quantised, 16-bit or float32 array. */
 void fb_quant_decode(fb_dtype dtype, const void *from, int64_t count, float *to);
 
-/* `count` values as blocks of a type that is written (F32, F16, BF16, Q8_0, Q4_0), by the formula that all
- * who write GGUF files share. */
+/* Encodes `count` values as F32, F16, BF16, Q8_0 or Q4_0, by the formula that all writers of GGUF files use.
+ */
 void fb_quant_encode(fb_dtype dtype, const float *from, int64_t count, void *to);
 
-/* The same, with each Q4_0 block's scale searched for the least squared error, which is never more than that
- * of fb_quant_encode; some dozen times its work. */
+/* The same, but searches each Q4_0 block's scale for the least squared error. The error is never larger than
+ * with fb_quant_encode. It takes some dozen times as long. */
 void fb_quant_search(fb_dtype dtype, const float *from, int64_t count, void *to);
 
-/* Activations that are multiplied with quantised weights: blocks of 32. Where nothing in a block reaches
- * FB_Q8_LEAST, 127 over the largest would overflow: all of q is 0. */
+/* Activations to be multiplied with quantised weights, in blocks of 32. If no element of a block reaches
+ * FB_Q8_LEAST, all of q is 0: 127 / largest would overflow. */
 #define FB_Q8_LEAST 0x1p-120f
 
 typedef struct fb_q8 {
     float scale;
-    int32_t sum; /* of q */
+    int32_t sum; /* sum of q */
     int8_t q[32];
 } fb_q8;
 
-/* The room of `n` elements (whole blocks) as fb_q8, in floats. */
+/* Memory for `n` elements (whole blocks) as fb_q8, counted in floats. */
 static inline int64_t fb_q8_floats(int64_t n) { return n / 32 * (int64_t)(sizeof(fb_q8) / sizeof(float)); }
 
 #ifdef __cplusplus

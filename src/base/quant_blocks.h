@@ -1,5 +1,5 @@
-/* Decoding one block of each quantised type. A header, so that the kernels compile it for their instruction
- * set: as written here the loops become vectors. */
+/* Decodes one block of each quantised type. It is a header so that each kernel file compiles it for its own
+ * instruction set; the compiler turns these loops into vector code. */
 #ifndef FB_BASE_QUANT_BLOCKS_H
 #define FB_BASE_QUANT_BLOCKS_H
 
@@ -12,7 +12,7 @@ static inline void decode_q8_0(const uint8_t *b, float *y) {
     for (int i = 0; i < 32; i++) y[i] = (float)(int8_t)b[2 + i] * d;
 }
 
-/* The 4-bit types of 32: byte i holds element i (low) and element i + 16 (high). */
+/* 4-bit types in blocks of 32: byte i holds element i (low nibble) and element i + 16 (high nibble). */
 static inline void decode_q4_0(const uint8_t *b, float *y) {
     float d = half_at(b);
     for (int i = 0; i < 16; i++) {
@@ -29,7 +29,7 @@ static inline void decode_q4_1(const uint8_t *b, float *y) {
     }
 }
 
-/* The fifth bits of elements 0 to 31 are the bits of a little-endian word. */
+/* The fifth bits of elements 0 to 31 form a little-endian 32-bit word. */
 static inline uint32_t word_at(const uint8_t *p) {
     return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
@@ -49,7 +49,7 @@ static inline void decode_q5_1(const uint8_t *b, float *y) {
     for (int i = 0; i < 16; i++) y[i + 16] = (float)((b[8 + i] >> 4) | fifth(bits, i + 16)) * d + m;
 }
 
-/* Scale and offset of part j of 8: 6 bits each, packed into 12 bytes. */
+/* Scale and offset of part j of 8, with 6 bits each, packed into 12 bytes. */
 static inline void scale_k(const uint8_t *s, int j, int *scale, int *offset) {
     if (j < 4) {
         *scale = s[j] & 63;
@@ -60,8 +60,8 @@ static inline void scale_k(const uint8_t *s, int j, int *scale, int *offset) {
     }
 }
 
-/* Eight parts of 32; parts 2 j and 2 j + 1 share 32 bytes, low and high nibbles. `high`: fifth bits, or NULL.
- */
+/* Eight parts of 32 elements. Parts 2 j and 2 j + 1 share 32 bytes: low and high nibbles. `high` holds the
+ * fifth bits, or is NULL. */
 static inline void decode_k(const uint8_t *b, const uint8_t *high, const uint8_t *low, float *y) {
     float d = half_at(b), dmin = half_at(b + 2);
     for (int j = 0; j < 8; j++) {
@@ -79,8 +79,8 @@ static inline void decode_k(const uint8_t *b, const uint8_t *high, const uint8_t
 static inline void decode_q4_k(const uint8_t *b, float *y) { decode_k(b, NULL, b + 16, y); }
 static inline void decode_q5_k(const uint8_t *b, float *y) { decode_k(b, b + 16, b + 48, y); }
 
-/* Two halves of 128, each eight parts of 16 with a scale each: parts 2 p and 2 p + 1 take nibbles of 64 bytes
- * and two bits of 32. */
+/* Two halves of 128 elements, each in eight parts of 16 with a scale each. Parts 2 p and 2 p + 1 read nibbles
+ * of 64 bytes and bit pairs of 32 bytes. */
 static inline void decode_q6_k(const uint8_t *b, float *y) {
     float d = half_at(b + 208);
     for (int part = 0; part < 16; part++, y += 16) {
@@ -99,7 +99,7 @@ static const quant_decode_fn quant_decoders[FB_DTYPE_COUNT] = {
     [FB_Q5_1] = decode_q5_1, [FB_Q4_K] = decode_q4_k, [FB_Q5_K] = decode_q5_k, [FB_Q6_K] = decode_q6_k,
 };
 
-/* `count` elements, whole blocks. */
+/* Decodes `count` elements, in whole blocks. */
 static inline void quant_decode_blocks(fb_dtype dtype, const uint8_t *from, int64_t count, float *to) {
     int64_t block = fb_dtype_block(dtype), bytes = fb_dtype_bytes(dtype, block);
     for (int64_t i = 0; i < count; i += block, from += bytes) quant_decoders[dtype](from, to + i);

@@ -7,14 +7,16 @@
 #include "base/memory.h"
 #include "base/pack.h"
 
-/* Bounds are sums of many squares in float: this much more than they are, so that they are never less. */
+/* Norms are sums of many squares in float. This factor makes up for their rounding, so that a bound is never
+ * too small. */
 #define ROUNDING (1 + 0x1p-12)
-/* The relative error is that of the worst row, within these: the norm of a row that is worse is set so high
- * that the bound holds for it, too. Rows of normally distributed weights have 0.0055. */
+/* The relative error of the worst row, clamped to this range. A row that is worse than LARGEST_ERROR gets a
+ * larger norm, so that the bound holds for it too. Rows of normally distributed weights have an error of
+ * 0.0055. */
 #define LEAST_ERROR   0x1p-12
 #define LARGEST_ERROR 0x1p-6
-/* Norms from which on a bound could overflow; and what is added to each, because squares of less underflow.
- */
+/* A norm of TOO_LARGE or more could make a bound overflow. TINY is added to each norm, because squares of
+ * smaller numbers underflow. */
 #define TOO_LARGE 1e18f
 #define TINY      1e-12
 
@@ -37,8 +39,8 @@ void fb_screen_end(fb_screen *s) {
     pthread_mutex_destroy(&s->lock);
 }
 
-/* In large pages, where there are such and the screen fills one: a head of 77 MB is read in 1.3 instead of
- * 1.9 ms. */
+/* Uses large pages if the system has them and the screen fills at least one: a head of 77 MB is then read in
+ * 1.3 ms instead of 1.9 ms. */
 static bool take_memory(fb_screen *s) {
     int64_t rows = s->copy.rows, copy = (fb_pack_bytes(FB_Q8_0, rows, s->copy.cols) + 63) / 64 * 64;
     int64_t bytes = copy + 2 * rows * (int64_t)sizeof(float), page = bytes < LARGE_PAGE ? 64 : LARGE_PAGE;
@@ -51,7 +53,7 @@ static bool take_memory(fb_screen *s) {
     return true;
 }
 
-/* One relative error for all rows. False: there is no bound. */
+/* Finds one relative error for all rows. False: no bound exists. */
 static bool bound_rows(fb_screen *s) {
     double worst = LEAST_ERROR;
     for (int64_t i = 0; i < s->copy.rows; i++) {
@@ -68,12 +70,10 @@ static bool bound_rows(fb_screen *s) {
 
 void fb_screen_fill(fb_screen *s, void (*fill)(void *arg), void *arg) {
     pthread_mutex_lock(&s->lock);
-    if (!s->tried) {
+    if (!s->tried && take_memory(s)) {
         s->tried = true;
-        if (take_memory(s)) {
-            fill(arg);
-            s->ready = bound_rows(s);
-        }
+        fill(arg);
+        s->ready = bound_rows(s);
     }
     pthread_mutex_unlock(&s->lock);
 }

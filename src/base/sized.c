@@ -2,12 +2,13 @@
 
 #include <string.h>
 
-/* No struct is longer in any version: a larger number is no size, and must not be read by. */
+/* No struct of any version is longer. A larger value cannot be a size, and is refused before anything is
+ * read. */
 #define MOST 65536
 
 static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 
-/* `from` [known] to `out` [size]. */
+/* Copies `from` [known] to `out` [size]. */
 static void copy(void *out, size_t size, const void *from, size_t known) {
     size_t common = smaller(size, known);
     memcpy(out, from, common);
@@ -28,9 +29,10 @@ fb_status fb_sized_take(const fb_sized *type, const void *given, void *out, fb_e
                        type->least, MOST, type->name);
     for (size_t i = type->size; i < size; i++)
         if (((const char *)given)[i])
-            return fb_fail(err, FB_ERROR_USAGE,
-                           "%s: size: %zu (this library knows %zu bytes, and those behind are not all zero)",
-                           type->name, size, type->size);
+            return fb_fail(
+                err, FB_ERROR_USAGE,
+                "%s: size: %zu (this library knows %zu bytes, and the bytes after them are not all zero)",
+                type->name, size, type->size);
     if (given) memcpy(out, given, smaller(size, type->size));
     memcpy(out, &type->size, sizeof type->size);
     return FB_OK;

@@ -29,9 +29,10 @@ double fb_stats_median(double *values, int64_t count) {
     return fb_stats_quantile(values, count, 0.5);
 }
 
-/* How many values to leave out at each end, so that the rest holds the median of the distribution, whatever
- * it is, with the wanted confidence: the number of values below that median is binomial(count, 1/2), and the
- * interval from the (k + 1)th smallest to the (k + 1)th largest misses it when at most k are on one side. */
+/* How many values k to drop at each end so that the rest contains the true median with the wanted confidence.
+ * This holds for any distribution: the number of values below the median is binomial(count, 1/2), and the
+ * interval from the (k + 1)th smallest to the (k + 1)th largest misses the median only when at most k values
+ * lie on one side of it. */
 static int64_t trim(int64_t count, double *confidence) {
     double term = exp2(-(double)count), tail = term; /* P(at most k) for k = 0 */
     int64_t k = 0;

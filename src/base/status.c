@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/show.h"
+
 static const char *const status_names[] = {
     [FB_OK] = "ok",
     [FB_ERROR_USAGE] = "usage",
@@ -25,11 +27,11 @@ fb_status fb_fail(fb_error *err, fb_status status, const char *format, ...) {
     if (!err) return status;
     err->status = status;
     va_list args;
+    char message[sizeof err->message];
     va_start(args, format);
-    vsnprintf(err->message, sizeof err->message, format, args);
+    vsnprintf(message, sizeof message, format, args);
     va_end(args);
-    for (char *c = err->message; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    fb_show(message, err->message, sizeof err->message);
     return status;
 }
 

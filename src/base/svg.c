@@ -1,11 +1,6 @@
 #include "base/svg.h"
 
-#include <errno.h>
-#include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 void fb_svg_begin(FILE *f, int width, int height) {
     fprintf(f,
@@ -39,25 +34,4 @@ void fb_svg_line(FILE *f, double x1, double y1, double x2, double y2, const char
         "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"%g\"%s%s%s/>\n",
         x1, y1, x2, y2, colour, width, dash ? " stroke-dasharray=\"" : "", dash ? dash : "",
         dash ? "\"" : "");
-}
-
-fb_status fb_svg_save(const char *path, void (*draw)(FILE *f, const void *user), const void *user,
-                      fb_error *err) {
-    char *temporary = NULL;
-    struct stat st;
-    bool direct = lstat(path, &st) == 0 && !S_ISREG(st.st_mode);
-    if (asprintf(&temporary, "%s.%ld.tmp", path, (long)getpid()) < 0) return fb_fail_memory(err, "path", 0);
-    FILE *f = fopen(direct ? path : temporary, "w");
-    bool ok = f != NULL;
-    int reason = errno;
-    if (f) {
-        draw(f, user);
-        ok = !ferror(f);
-        if (fclose(f)) ok = false;
-        reason = errno;
-        if (ok && !direct) ok = rename(temporary, path) == 0, reason = errno;
-        if (!ok && !direct) unlink(temporary);
-    }
-    free(temporary);
-    return ok ? FB_OK : fb_fail(err, FB_ERROR_FILE, "%s: %s", path, strerror(reason));
 }

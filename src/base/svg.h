@@ -1,11 +1,9 @@
-/* What our pictures have in common: colours, text, lines, and a file that is there whole or not at all. No
- * scripts, styles or fonts from elsewhere. */
+/* Shared parts of the SVG pictures: colours, text and lines. The pictures use no scripts, styles or fonts
+ * from outside. */
 #ifndef FB_BASE_SVG_H
 #define FB_BASE_SVG_H
 
 #include <stdio.h>
-
-#include "base/status.h"
 
 #define FB_SVG_INK   "#1f2933"
 #define FB_SVG_GREY  "#6b7785"
@@ -15,21 +13,17 @@
 #define FB_SVG_GREEN "#2f9e44"
 #define FB_SVG_RED   "#d9480f"
 
-/* A white page, so that it can be read wherever it is shown; </svg> is the caller's. */
+/* Begins a page with a white background, so that it is readable on any background. The caller writes </svg>.
+ */
 void fb_svg_begin(FILE *f, int width, int height);
 
-/* `anchor` is "start", "middle" or "end". Dark text has a white edge, so that a line behind it does not cut
- * it. */
+/* `anchor` is "start", "middle" or "end". Dark text has a white outline, so that it stays readable on top of
+ * a line. */
 void fb_svg_text(FILE *f, double x, double y, int size, const char *anchor, const char *colour,
                  const char *text);
 
-/* `dash` is as in stroke-dasharray; NULL: none. */
+/* `dash` is a value of stroke-dasharray; NULL: a solid line. */
 void fb_svg_line(FILE *f, double x1, double y1, double x2, double y2, const char *colour, double width,
                  const char *dash);
-
-/* Calls `draw`, which writes to a temporary name, then renames; but a device or a link that the caller names
- * is written to, not replaced. */
-fb_status fb_svg_save(const char *path, void (*draw)(FILE *f, const void *user), const void *user,
-                      fb_error *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* Views that kernels work on. */
+/* The tensors that kernels read and write. */
 #ifndef FB_BASE_TENSOR_H
 #define FB_BASE_TENSOR_H
 
@@ -11,8 +11,8 @@
 #define FB_EVERYWHERE
 #endif
 
-/* Activations [rows, heads, width]: element (r, h, i) is number r * row_stride + h * head_stride + i. Rows
- * are tokens. */
+/* Activations [rows, heads, width], with one row per token. Element (r, h, i) has index r * row_stride + h *
+ * head_stride + i. */
 typedef struct fb_view {
     void *data;
     fb_dtype dtype;
@@ -20,39 +20,42 @@ typedef struct fb_view {
     int64_t row_stride, head_stride;
 } fb_view;
 
-/* A weight [rows, cols], at any byte address. A model has those of its file, in the file's order; a device
- * has them as its kernels read them. */
+/* A weight [rows, cols], at any byte address. A model's weights lie in its file, in the file's order. A
+ * device's weights are in the layout of its kernels. */
 typedef struct fb_weight {
     const void *data; /* NULL: absent, as a bias may be */
     fb_dtype dtype;
     int64_t rows, cols;
-    fb_row_order order;       /* of a file: in which order it has the rows … */
-    int64_t head_dim;         /* … of heads of so many */
-    bool mapped;              /* of a file: in its mapping, whose pages may be let go and come back */
-    bool packed;              /* of a device: in its own layout (base/pack.h); else row-major without gaps */
-    struct fb_screen *screen; /* of a device: which finds the rows with the largest products; or NULL */
+    fb_row_order order; /* file: the order of its rows … */
+    int64_t head_dim;   /* … and the elements in a head */
+    bool mapped;        /* file: it lies in the mapping, whose pages may be dropped and read again */
+    bool packed; /* device: it has the packed layout of base/pack.h; otherwise it is row-major without gaps */
+    struct fb_screen *screen; /* device: finds the rows with the largest products; or NULL */
 } fb_weight;
 
-/* Which positions a cache keeps, and in which of its slots. With a window of 0, all: each in the slot of its
- * number. Else the first `sinks` positions keep slots 0 … for good; those after them take turns in the `size`
- * slots from `begin` on, and a token sees, besides the sinks, itself and the `window` positions before it. A
- * step may have as many tokens as the ring has slots more than the window: what it writes over, none of them
- * sees. Nobody sees the slots between the sinks and the ring. */
+/* Which positions a cache keeps, and in which slots.
+ *
+ * Window 0: the cache keeps all positions. Position p is in slot p.
+ *
+ * Otherwise the first `sinks` positions stay in slots 0 to sinks - 1 for good. Later positions reuse the
+ * `size` slots that start at `begin`, in turn. A token sees the sinks, itself and the `window` positions
+ * before it. A step may have up to size - window tokens: it then overwrites only slots that none of its
+ * tokens sees. The slots between the sinks and `begin` are never used. */
 typedef struct fb_ring {
     int64_t sinks, window;
-    int64_t begin; /* the sinks rounded up to FB_KV_LANES */
+    int64_t begin; /* the number of sinks, rounded up to a multiple of FB_KV_GROUP */
     int64_t size;
 } fb_ring;
 
-/* One layer's key-value cache. v is [heads, capacity, width]. Of k, FB_KV_LANES positions lie side by side,
- * [heads, capacity / FB_KV_LANES, width, FB_KV_LANES], so that a vector has one element of several keys and
- * their scores need no sum across it. */
-#define FB_KV_LANES 16
+/* One layer's key-value cache. v is [heads, capacity, width]. k is [heads, capacity / FB_KV_GROUP, width,
+ * FB_KV_GROUP]: FB_KV_GROUP positions are interleaved. A vector then holds the same element of several keys,
+ * and their scores need no sum across the vector. */
+#define FB_KV_GROUP 16
 typedef struct fb_kv {
     void *k, *v;
     int64_t k_at, v_at; /* bytes from the beginning of a sequence's cache */
     fb_dtype dtype;
-    int64_t heads, capacity, width; /* capacity: slots, a multiple of FB_KV_LANES */
+    int64_t heads, capacity, width; /* capacity: slots, a multiple of FB_KV_GROUP */
     fb_ring ring;
 } fb_kv;
 
@@ -62,17 +65,17 @@ FB_EVERYWHERE static inline int64_t fb_ring_slot(const fb_ring *r, int64_t posit
     return r->begin + (position - r->sinks) % r->size;
 }
 
-/* No slot at or beyond this holds anything that a token at `position` sees. */
+/* A token at `position` sees nothing in this slot or any later one. */
 FB_EVERYWHERE static inline int64_t fb_ring_count(const fb_ring *r, int64_t position) {
     if (!r->window || position < r->sinks) return position + 1;
     int64_t after = position - r->sinks + 1;
     return r->begin + (after < r->size ? after : r->size);
 }
 
-/* Whether a token at `position` sees what `slot` holds after its step. */
+/* Whether a token at `position` sees what `slot` holds after the token's step. */
 FB_EVERYWHERE static inline bool fb_ring_sees(const fb_ring *r, int64_t position, int64_t slot) {
     if (!r->window || slot < r->sinks) return slot <= position;
-    int64_t after = position - r->sinks; /* its number in the ring */
+    int64_t after = position - r->sinks; /* index in the ring, counted from the first token after the sinks */
     if (slot < r->begin || after < 0) return false;
     int64_t back = after % r->size - (slot - r->begin);
     if (back < 0) back += r->size;
@@ -87,13 +90,13 @@ static inline void *fb_view_at(const fb_view *view, int64_t row, int64_t head) {
     return fb_at(view->data, view->dtype, row * view->row_stride + head * view->head_stride);
 }
 
-/* Element 0 of the key in `slot`; the others follow FB_KV_LANES elements apart. */
+/* Element 0 of the key in `slot`. Element i is i * FB_KV_GROUP elements further. */
 static inline void *fb_key_at(const fb_kv *kv, int64_t head, int64_t slot) {
-    int64_t lane = slot % FB_KV_LANES;
-    return fb_at(kv->k, kv->dtype, (head * kv->capacity + slot - lane) * kv->width + lane);
+    int64_t in_group = slot % FB_KV_GROUP;
+    return fb_at(kv->k, kv->dtype, (head * kv->capacity + slot - in_group) * kv->width + in_group);
 }
 
-/* The value in `slot`, `width` elements. */
+/* The value in `slot`: `width` elements. */
 static inline void *fb_value_at(const fb_kv *kv, int64_t head, int64_t slot) {
     return fb_at(kv->v, kv->dtype, (head * kv->capacity + slot) * kv->width);
 }

@@ -1,4 +1,4 @@
-/* Which library this is, and what it was built from. The one object that depends on the commit. */
+/* The library's version and commit. This is the only object that depends on the commit. */
 #include "base/status.h"
 
 #ifndef FB_COMMIT

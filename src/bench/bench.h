@@ -1,18 +1,18 @@
-/* What the benchmarks share: checked options, a prompt, and arrays of samples. */
+/* Shared by the benchmarks: checked options, a prompt, and arrays of samples. */
 #ifndef FB_BENCH_BENCH_H
 #define FB_BENCH_BENCH_H
 
 #include "base/options.h"
 
-/* Whether a prompt of `prompt` tokens and `gen` after it fit, and `reps` is a number of repetitions. */
+/* Checks that a prompt of `prompt` tokens and `gen` more fit, and that `reps` is valid. */
 fb_status fb_bench_check(const fb_model *model, int64_t prompt, int64_t gen, int64_t reps, fb_error *err);
 
-/* Ids of the vocabulary in no order, the same ones every time. */
+/* Pseudo-random ids of the vocabulary, the same on every call. */
 void fb_bench_ids(const fb_model *model, int32_t *ids, int64_t count);
 
 int32_t fb_bench_argmax(const float *logits, int64_t count); /* the first among equals */
 
-/* Two runs, step by step, over the same ids. */
+/* The difference of two runs over the same ids, updated step by step. */
 typedef struct fb_bench_difference {
     bool bit_identical; /* all logits */
     double max_abs;     /* of a logit; NaN if one is */
@@ -22,34 +22,34 @@ typedef struct fb_bench_difference {
 
 void fb_bench_compare(fb_bench_difference *difference, const float *a, const float *b, int64_t count);
 
-/* The tokens that the two chose from the first run's logits. */
+/* Compares the tokens that the two runs chose. `logits` are the first run's. */
 void fb_bench_compare_best(fb_bench_difference *difference, const float *logits, int32_t a, int32_t b);
 
-/* With `bits`: all bits and tokens are equal. Without: the logits are within the tolerance of a fuse, and
- * tokens differ only where it makes them interchangeable. */
+/* With `bits`: all bits and tokens are equal. Without: the logits are within a fuse's tolerance, and tokens
+ * differ only where the tolerance allows either. */
 bool fb_bench_agrees(const fb_bench_difference *difference, bool bits, double tolerance);
-/* Of this model's logits in sessions with these options, relative to the largest. */
+/* The tolerance of this model's logits in sessions with these options, relative to the largest logit. */
 double fb_bench_tolerance(const fb_model *model, const fb_session_options *options);
 
-/* Of a copy of the samples. */
+/* The spread of the samples, which are not changed. */
 fb_status fb_bench_spread(const double *samples, int64_t count, fb_spread *out, fb_error *err);
-/* Of a[i] / b[i]. */
+/* The spread of a[i] / b[i]. */
 fb_status fb_bench_ratio(const double *a, const double *b, int64_t count, fb_spread *out, fb_error *err);
 
-/* Calls the owner; FB_ERROR_STOPPED: it asks to stop. */
+/* Calls on_progress; FB_ERROR_STOPPED if it asks to stop. */
 fb_status fb_bench_progress(fb_progress_fn on_progress, void *user, int64_t done, int64_t total,
                             fb_error *err);
 
 /* ---- one stream ---- */
 
-/* Where a stream is looked at: `first` and its multiples by powers of two (of four and so on, where these are
- * too many) up to `last`, and `last` itself unless the `steps` timed before reach it. Returns how many. */
+/* The positions at which a stream is timed: `first` times powers of two (of four and so on, if these are too
+ * many) up to `last`, and `last` itself unless the `steps` timed before it reach it. Returns their number. */
 #define FB_BENCH_STREAM_LINES 8
 int32_t fb_bench_stream_positions(int64_t first, int64_t last, int64_t steps,
                                   int64_t positions[FB_BENCH_STREAM_LINES]);
 
-/* Whether a dense session that reads ids[0 … prompt + steps) would have said each of the tokens after the
- * prompt, ids[prompt … prompt + steps], or another that is as good within `tolerance`. */
+/* Checks a stream's tokens against a dense session that reads ids[0 … prompt + steps). It must choose each of
+ * the tokens ids[prompt … prompt + steps], or one that is as good within `tolerance`. */
 fb_status fb_bench_stream_check(fb_session *dense, const int32_t *ids, int64_t prompt, int64_t steps,
                                 double tolerance, fb_error *err);
 

@@ -25,8 +25,8 @@ fb_status fb_bench_check(const fb_model *model, int64_t prompt, int64_t gen, int
     return FB_OK;
 }
 
-/* A multiplicative congruential sequence (Lehmer's, modulus 2^31 - 1): enough that no two prompts' rows are
- * alike. */
+/* A multiplicative congruential sequence (Lehmer's, modulus 2^31 - 1): random enough that no two prompts have
+ * equal rows. */
 void fb_bench_ids(const fb_model *model, int32_t *ids, int64_t count) {
     fb_model_info info;
     fb_model_get_info(model, &info);

@@ -1,4 +1,4 @@
-/* Single fuses against the plain ops that they replace, by the backend's own clock. */
+/* Times single fuses against the plain ops that they replace, by the backend's own clock. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,10 +8,10 @@
 #include "bench/bench.h"
 #include "run/session.h"
 
-/* One side: a session, and the ops of its plan that the other side does not have. */
+/* One side of the comparison: a session, and the ops of its plan that the other side does not have. */
 typedef struct side {
     fb_session *session;
-    const fb_plan *plan; /* the session's */
+    const fb_plan *plan; /* the session's plan */
     bool differs[FB_SECTIONS][FB_MAX_OPS];
     const float *logits; /* [vocab] of the last step; NULL in a plan without logits */
     int32_t best;
@@ -21,7 +21,7 @@ typedef struct side {
 typedef struct ops_bench {
     const fb_model *model;
     const fb_bench_ops_options *options;
-    fb_session_options session; /* that they ask for */
+    fb_session_options session; /* session options for both sides */
     fb_bench_ops_report *report;
     int32_t *ids; /* [prompt + gen] */
     side plain, fused;
@@ -29,7 +29,8 @@ typedef struct ops_bench {
 
 /* ---- what was replaced ---- */
 
-/* Ops are the same if they compute the same values in the same way; where they read them from may change. */
+/* Ops are the same if they compute the same values in the same way. Their inputs may come from other buffers.
+ */
 static bool has_op(const fb_program *p, fb_section section, const fb_op *op) {
     for (int32_t i = 0; i < p->op_count[section]; i++) {
         const fb_op *other = &p->ops[section][i];
@@ -47,8 +48,8 @@ static void mark_differences(side *s, const fb_program *other) {
             s->differs[section][i] = !has_op(other, (fb_section)section, &p->ops[section][i]);
 }
 
-/* Seconds so far in the ops that differ. Where the two do not agree about logits, finding the best token is
- * part of the work, too. */
+/* Seconds so far in the ops that differ. If only one side computes logits, finding the best token counts too.
+ */
 static double seconds_of(const side *s, bool with_tail) {
     const fb_trace *trace = fb_session_trace(s->session);
     double sum = with_tail ? s->tail : 0;
@@ -79,7 +80,7 @@ static void close_side(side *s) {
 static fb_status run_step(const ops_bench *b, side *s, int64_t position, int64_t rows, fb_error *err) {
     const fb_trace *trace = fb_session_trace(s->session);
     FB_TRY(fb_session_trim(s->session, position, err));
-    double walked = trace->walk, began = fb_now();
+    double counted = trace->op_seconds, began = fb_now();
     FB_TRY(fb_session_prefill(s->session, b->ids + position, rows, err));
     s->logits = NULL;
     if (s->plan->program.logits != FB_NONE) {
@@ -88,7 +89,7 @@ static fb_status run_step(const ops_bench *b, side *s, int64_t position, int64_t
     } else {
         FB_TRY(fb_session_best(s->session, &s->best, err));
     }
-    s->tail += fb_now() - began - (trace->walk - walked);
+    s->tail += fb_now() - began - (trace->op_seconds - counted);
     return FB_OK;
 }
 
@@ -101,7 +102,7 @@ static fb_status run_rep(const ops_bench *b, side *s, bool prefill, fb_error *er
 
 /* ---- one fuse ---- */
 
-/* Every step of both, in step. */
+/* Compares both sides after every step. */
 static fb_status check(ops_bench *b, fb_fuse_id fuse, fb_bench_op *op, fb_error *err) {
     fb_bench_difference d = {.bit_identical = true};
     const fb_program *p = &b->plain.plan->program;
@@ -179,11 +180,11 @@ static fb_status run(ops_bench *b, fb_error *err) {
     b->ids = malloc((size_t)(o->prompt + o->gen) * sizeof *b->ids);
     if (!b->report->ops || !b->ids) return fb_fail_memory(err, "benchmark", (o->prompt + o->gen) * 4);
     fb_bench_ids(b->model, b->ids, o->prompt + o->gen);
-    side all = {0}; /* what the device says of its fuses */
+    side all = {0}; /* tells what the device can do */
     FB_TRY(open_side(b, "all", &all, err));
     fb_plan_options alone = fb_session_execution(all.session)->options;
     close_side(&all);
-    alone.graph = false; /* how ops are launched, not one of them */
+    alone.graph = false; /* a way of launching, not an op */
     alone.step_why_not = NULL;
     for (int fuse = 0; fuse < FB_FUSE_COUNT; fuse++) {
         if (!fb_fuse_why_not(&b->model->spec->program, (fb_fuse_id)fuse, &alone)) {

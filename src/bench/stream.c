@@ -1,4 +1,5 @@
-/* One stream: what a token costs as the text goes on, and what it would cost to read the window anew. */
+/* Times one stream: the cost of a token as the text grows, and the cost of reading the window again for each
+ * token. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,23 +9,23 @@
 #include "base/memory.h"
 #include "bench/bench.h"
 
-#define STEPS      128 /* timed at each distance, less where the cache is small */
+#define STEPS      128 /* steps timed at each position; fewer if the cache is small */
 #define CHECKED    32  /* greedy tokens after the prompt of the check */
 #define RECOMPUTED 5
 #define GEN_FACTOR 16
 #define MAX_GEN    (1ll << 30)
-/* Tokens between two calls of the owner, who may draw on a terminal. */
+/* Tokens between two calls of on_progress, which may draw on a terminal. */
 #define CALL_EVERY 16
 
 typedef struct stream {
     const fb_model *model;
     const fb_bench_stream_options *options;
     fb_bench_stream_report *report;
-    fb_session *session; /* greedy: the one that is timed */
-    int64_t first, last; /* lines' positions; the first is the prompt's length */
-    int64_t total;       /* tokens that it reads in the end */
+    fb_session *session; /* the greedy session that is timed */
+    int64_t first, last; /* positions of the first and last line; the first is the prompt's length */
+    int64_t total;       /* tokens that the stream reads in all */
     int64_t done;
-    int32_t *ids;    /* [total + RECOMPUTED + 2]: the prompt, then what the stream says */
+    int32_t *ids;    /* [total + RECOMPUTED + 2]: the prompt, then the stream's own tokens */
     double *samples; /* [STEPS] */
     double deadline; /* of a prefill */
     bool late;
@@ -68,7 +69,7 @@ static fb_status create_session(stream *s, fb_cache_kind cache, int64_t capacity
     return fb_session_create(s->model, &o, out, err);
 }
 
-/* The first token after `count` ids in an empty session. */
+/* Reads `count` ids into an empty session and chooses the first token after them. */
 static fb_status read_prompt(const stream *s, fb_session *session, const int32_t *ids, int64_t count,
                              int32_t *best, fb_error *err) {
     fb_session_reset(session);
@@ -78,7 +79,7 @@ static fb_status read_prompt(const stream *s, fb_session *session, const int32_t
     return fb_session_best(session, best, err);
 }
 
-/* One more token of the stream. */
+/* Decodes one more token of the stream. */
 static fb_status step(stream *s, double *seconds, fb_error *err) {
     int64_t at = fb_session_position(s->session);
     double start = fb_now();
@@ -112,9 +113,9 @@ fb_status fb_bench_stream_check(fb_session *dense, const int32_t *ids, int64_t p
     return FB_OK;
 }
 
-/* The session that will be timed fills its cache, the last tokens one by one, and no more: a dense one must
- * say the same. This warms it up, too. */
-static fb_status rehearse(stream *s, fb_error *err) {
+/* The session to be timed fills its cache, the last tokens one by one, but forgets nothing yet. A dense
+ * session must choose the same tokens. This is also the warm-up. */
+static fb_status check_stream(stream *s, fb_error *err) {
     int64_t steps = s->first - 1 < CHECKED ? s->first - 1 : CHECKED, prompt = s->first - steps;
     double seconds;
     FB_TRY(read_prompt(s, s->session, s->ids, prompt, &s->ids[prompt], err));
@@ -150,7 +151,8 @@ static fb_status time_stream(stream *s, fb_error *err) {
     return FB_OK;
 }
 
-/* The stream's own tokens as prompts. Once one takes too long, longer ones are not tried. */
+/* Times prompts made of the stream's own tokens. After the first that takes too long, longer ones are
+ * skipped. */
 static fb_status time_prompts(stream *s, fb_error *err) {
     for (int32_t i = 0; i < s->report->line_count; i++) {
         fb_bench_stream_line *line = s->report->lines[i];
@@ -170,7 +172,7 @@ static fb_status time_prompts(stream *s, fb_error *err) {
 static fb_status time_recompute(stream *s, fb_session *dense, fb_error *err) {
     fb_bench_stream_report *r = s->report;
     int64_t reach = r->sinks + r->window;
-    for (int64_t i = -1; i < RECOMPUTED; i++) { /* one to warm up */
+    for (int64_t i = -1; i < RECOMPUTED; i++) { /* -1 is a warm-up */
         int32_t *end = s->ids + s->total + 2 + i;
         double start = fb_now();
         FB_TRY(read_prompt(s, dense, end - reach, reach, end, err));
@@ -206,7 +208,7 @@ int32_t fb_bench_stream_positions(int64_t first, int64_t last, int64_t steps,
     }
 }
 
-/* From where to where, and how many steps at each line. */
+/* Sets the first and last position, and the number of steps per line. */
 static fb_status settle(stream *s, fb_error *err) {
     fb_bench_stream_report *r = s->report;
     int64_t reach = r->sinks + r->window, gen = s->options->gen;
@@ -258,11 +260,12 @@ static fb_status run(stream *s, fb_error *err) {
     r->window = cache.window;
     r->context = info.context;
     r->threads = fb_session_threads(s->session);
-    snprintf(r->isa, sizeof r->isa, "%s", fb_session_isa(s->session)); /* the session goes before it */
+    snprintf(r->isa, sizeof r->isa, "%s",
+             fb_session_isa(s->session)); /* the session is freed before the report */
     FB_TRY(settle(s, err));
     FB_TRY(allocate(s, err));
     fb_bench_ids(s->model, s->ids, s->first);
-    FB_TRY(rehearse(s, err));
+    FB_TRY(check_stream(s, err));
     fb_bench_ids(s->model, s->ids, s->first);
     FB_TRY(time_stream(s, err));
     FB_TRY(time_prompts(s, err));

@@ -1,4 +1,5 @@
-/* Whole generations under different fuses: checked against each other, then timed in turns. */
+/* Times whole generations with different fuses. They are first checked against each other, then timed in
+ * turn. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -12,9 +13,9 @@ typedef struct bench {
     const fb_model *model;
     const fb_bench_options *options;
     fb_bench_report *report;
-    fb_session **sessions; /* [variants], greedy: the ones that are timed */
+    fb_session **sessions; /* [variants]: the greedy sessions that are timed */
     int32_t *prompt;       /* [prompt] */
-    int32_t *first;        /* [gen + 1]: what the first variant says */
+    int32_t *first;        /* [gen + 1]: the first variant's tokens */
     int32_t *tokens;       /* [gen + 1] */
     double *steps;         /* [gen] */
 } bench;
@@ -49,8 +50,8 @@ static fb_status compare_step(fb_session *a, fb_session *b, fb_bench_difference 
     return FB_OK;
 }
 
-/* Both read the prompt and the first variant's tokens, and show all logits. The greedy tokens are compared up
- * to the first that differs: what follows another token is another text. */
+/* Both sessions read the prompt and the first variant's tokens, and all logits are compared. Greedy tokens
+ * are compared up to the first difference: after that the texts are different. */
 static fb_status compare_logits(const bench *b, fb_session *first, fb_session *other, const int32_t *tokens,
                                 fb_bench_difference *difference, fb_error *err) {
     const float *logits;
@@ -69,8 +70,8 @@ static fb_status compare_logits(const bench *b, fb_session *first, fb_session *o
     return FB_OK;
 }
 
-/* One greedy generation; gen steps after the first token. `prefill` and `ttft` are its times, b->steps those
- * of the steps. */
+/* One greedy generation with gen steps after the first token. Sets `prefill` and `ttft`; the times of the
+ * steps go to b->steps. */
 static fb_status generate(const bench *b, fb_session *session, int32_t *tokens, double *prefill, double *ttft,
                           fb_error *err) {
     fb_session_reset(session);
@@ -90,7 +91,7 @@ static fb_status generate(const bench *b, fb_session *session, int32_t *tokens, 
     return FB_OK;
 }
 
-/* The greedy tokens of the session that will be timed; this warms it up, too. */
+/* Compares the greedy tokens of the session that will be timed. This is also its warm-up. */
 static fb_status compare_tokens(const bench *b, int32_t variant, fb_error *err) {
     fb_bench_variant *v = b->report->variants[variant];
     double prefill, ttft;
@@ -131,7 +132,8 @@ static fb_status check_variant(const bench *b, int32_t variant, fb_error *err) {
 static fb_status time_variants(const bench *b, fb_error *err) {
     int64_t count = b->report->variant_count;
     for (int64_t rep = 0; rep < b->options->reps; rep++) {
-        /* Another one begins each time: what slows the machine down for a while hits all alike. */
+        /* Each round begins with another variant, so that a temporary slowdown of the machine affects all
+         * alike. */
         for (int32_t turn = 0; turn < count; turn++) {
             int32_t variant = (int32_t)((rep + turn) % count);
             fb_bench_variant *v = b->report->variants[variant];

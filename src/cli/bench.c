@@ -1,10 +1,10 @@
 /* fusebox bench: fuses against each other, or one stream as it goes on. */
 #include "cli/bench.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cli/memory.h"
 #include "cli/model.h"
@@ -40,6 +40,8 @@ static bool fits(const bench_options *o, int *status) {
         if (o->stream.sinks_given || o->stream.window_given)
             return fails(status, o->stream.sinks_given ? "--sinks" : "--window", "only with --cache");
         if (o->fuse_given) return fails(status, "--fuse", "only with --cache: --compare has the fuses");
+        if (o->ops && o->compare_given)
+            return fails(status, "--compare", "not with --ops: each fuse is timed against plain operators");
         return true;
     }
     if (o->compare_given)
@@ -120,25 +122,37 @@ static int split(const char *list, variants *v) {
 
 /* ---- the run --------------------------------------------------------------------------------- */
 
+typedef struct bench_progress {
+    const char *unit;
+    int write_errno; /* why a turn could not be said; 0: it could */
+} bench_progress;
+
 static bool show_progress(void *user, int64_t done, int64_t total) {
-    const char *what = user;
-    if (!isatty(STDERR_FILENO)) return true;
+    const bench_progress *p = user;
     if (done < total)
-        fprintf(stderr, "\r%lld of %lld %s", (long long)done, (long long)total, what);
+        cli_progress("bench", done, total, p->unit);
     else
-        fputs("\r\033[K", stderr);
+        cli_progress_clear();
     return true;
 }
 
 /* Between repetitions the machine belongs to whoever reads this, until a line comes: so two programs can be
  * timed in turns, both with everything loaded. */
 static bool give_turn(void *user, int64_t done, int64_t total) {
-    (void)user;
+    bench_progress *p = user;
     printf("turn %lld of %lld\n", (long long)done, (long long)total);
-    if (fflush(stdout) != 0) return false;
+    if (fflush(stdout) != 0) {
+        p->write_errno = errno;
+        return false;
+    }
     int c = done < total ? getchar() : '\n';
     while (c != '\n' && c != EOF) c = getchar();
     return c == '\n';
+}
+
+/* A turn that could not be said is a failure of the output. */
+static int fail_bench(const bench_progress *p, const fb_error *err) {
+    return p->write_errno ? cli_fail_output(p->write_errno) : cli_fail_error(err);
 }
 
 /* What both kinds of options of the library have. The defaults give way to a small context; what was asked
@@ -149,21 +163,21 @@ static bool give_turn(void *user, int64_t done, int64_t total) {
         (to)->gen = (o)->gen;                                                                                \
         (to)->reps = (o)->reps;                                                                              \
         if (!(o)->prompt_given && !(o)->gen_given && (o)->prompt + (o)->gen > (context))                     \
-            (to)->prompt = (to)->gen = (context) / 2;                                                        \
+            (to)->prompt = (to)->gen = (context) < 2 ? 1 : (context) / 2;                                    \
         (to)->on_progress = (o)->turns ? give_turn : show_progress;                                          \
     } while (0)
 
 static int run_ops(const bench_options *o, const fb_model *model, int64_t context,
                    const cli_bench_setting *setting) {
-    char unit[] = "fuses";
+    bench_progress progress = {.unit = "fuses"};
     fb_error err;
     fb_bench_ops_options options;
     fb_bench_ops_report *report;
     fb_bench_ops_options_default(&options);
     CLI_MODEL_SET(&o->model, &options);
     SET_LENGTHS(o, context, &options);
-    options.user = unit;
-    if (fb_bench_ops(model, &options, &report, &err) != FB_OK) return cli_fail_error(&err);
+    options.user = &progress;
+    if (fb_bench_ops(model, &options, &report, &err) != FB_OK) return fail_bench(&progress, &err);
     (o->json ? cli_bench_ops_json : cli_bench_ops_print)(setting, report);
     int status = report->agree ? CLI_OK : CLI_FAILED;
     fb_bench_ops_free(report);
@@ -172,7 +186,7 @@ static int run_ops(const bench_options *o, const fb_model *model, int64_t contex
 
 static int run_variants(const bench_options *o, const fb_model *model, int64_t context, const variants *v,
                         const cli_bench_setting *setting) {
-    char unit[] = "repetitions";
+    bench_progress progress = {.unit = "repetitions"};
     fb_error err;
     fb_bench_options options;
     fb_bench_report *report;
@@ -182,8 +196,8 @@ static int run_variants(const bench_options *o, const fb_model *model, int64_t c
     options.machine = cli_cache_folder();
     options.specs = v->specs;
     options.spec_count = v->count;
-    options.user = unit;
-    if (fb_bench_run(model, &options, &report, &err) != FB_OK) return cli_fail_error(&err);
+    options.user = &progress;
+    if (fb_bench_run(model, &options, &report, &err) != FB_OK) return fail_bench(&progress, &err);
     (o->json ? cli_bench_json : cli_bench_print)(setting, report);
     int status = report->agree ? CLI_OK : CLI_FAILED;
     fb_bench_free(report);

@@ -7,6 +7,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cli/output.h"
+
 /* ---- for people ------------------------------------------------------------------------------ */
 
 static void print_ratio(const fb_spread *ratio) {
@@ -43,16 +45,17 @@ static int name_width(const cli_bench_setting *setting, int32_t count) {
 }
 
 void cli_bench_print_run(const cli_bench_setting *setting, const char *isa, int32_t threads) {
-    char lanes[32] = "cuda";
-    if (threads) snprintf(lanes, sizeof lanes, "%d thread%s", threads, threads == 1 ? "" : "s");
-    printf("%s, %s, act %s, kv %s%s\n", lanes, isa, fb_dtype_name(setting->act), fb_dtype_name(setting->kv),
+    char where[32] = "cuda";
+    if (threads) snprintf(where, sizeof where, "%d thread%s", threads, threads == 1 ? "" : "s");
+    printf("%s, %s, act %s, kv %s%s\n", where, isa, fb_dtype_name(setting->act), fb_dtype_name(setting->kv),
            setting->exact ? ", exact" : "");
 }
 
 static void print_setting(const cli_bench_setting *setting, const char *isa, int32_t threads, int64_t prompt,
                           int64_t gen, int64_t reps) {
-    printf("%s: prompt %" PRId64 ", gen %" PRId64 ", %" PRId64 " repetition%s, ", setting->path, prompt, gen,
-           reps, reps == 1 ? "" : "s");
+    cli_put(setting->path);
+    printf(": prompt %" PRId64 ", gen %" PRId64 ", %" PRId64 " repetition%s, ", prompt, gen, reps,
+           reps == 1 ? "" : "s");
     cli_bench_print_run(setting, isa, threads);
 }
 

@@ -4,7 +4,6 @@
 #include <stdio.h>
 
 #include "cli/bench.h"
-#include "cli/interrupt.h"
 #include "cli/output.h"
 
 static bool is_dense(const fb_bench_stream_report *r) { return r->cache == FB_CACHE_DENSE; }
@@ -56,7 +55,8 @@ static void print_notes(const fb_bench_stream_report *r, double ttft_limit) {
 
 static void print_report(const cli_bench_setting *setting, const fb_bench_stream_options *options,
                          const fb_bench_stream_report *r) {
-    printf("%s: ", setting->path);
+    cli_put(setting->path);
+    fputs(": ", stdout);
     print_cache(r);
     printf(", gen %" PRId64 ", fuse %s, ", r->gen, options->fuse);
     cli_bench_print_run(setting, r->isa, r->threads);
@@ -124,7 +124,7 @@ static void write_report(const cli_bench_setting *setting, const fb_bench_stream
 static bool on_progress(void *user, int64_t done, int64_t total) {
     (void)user;
     cli_progress("stream", done, total, "tokens");
-    return !cli_interrupted();
+    return true;
 }
 
 int cli_bench_stream(const fb_model *model, fb_bench_stream_options *options,
@@ -132,10 +132,8 @@ int cli_bench_stream(const fb_model *model, fb_bench_stream_options *options,
     fb_error err;
     fb_bench_stream_report *report;
     options->on_progress = on_progress;
-    cli_interrupt_catch();
     fb_status status = fb_bench_stream_run(model, options, &report, &err);
     cli_progress_clear();
-    if (status == FB_ERROR_STOPPED) return CLI_INTERRUPTED;
     if (status != FB_OK) return cli_fail_error(&err);
     (as_json ? write_report : print_report)(setting, options, report);
     fb_bench_stream_free(report);

@@ -16,8 +16,8 @@ static const char *describe(const fb_fuse_info *f, char text[128]) {
     else if (f->taken_by)
         snprintf(text, 128, "alone only: taken by %s", f->taken_by);
     else
-        snprintf(text, 128, "yes, %" PRId64 " call%s a step%s", f->calls_a_step,
-                 f->calls_a_step == 1 ? "" : "s", f->greedy ? ", when greedy" : "");
+        snprintf(text, 128, "yes, %" PRId64 " call%s a step%s", f->calls_per_step,
+                 f->calls_per_step == 1 ? "" : "s", f->greedy ? ", when greedy" : "");
     return text;
 }
 
@@ -28,7 +28,9 @@ static void print_table(const fb_model *model, const char *path) {
     for (int i = 0; fb_model_fuse(model, i, &f); i++)
         printf("%-12s  %-5s  %-9s  %-54s  %s\n", f.name, f.bit ? "bit" : "tol", f.backends,
                describe(&f, text), f.text);
-    printf("\nhere: %s\n", path);
+    fputs("\nhere: ", stdout);
+    cli_put(path);
+    putchar('\n');
     puts("bit: the bits of the plain operators");
     for (int i = 0; fb_model_fuse(model, i, &f); i++)
         if (!f.bit) printf("tol: %s: %s\n", f.name, f.bound);
@@ -47,7 +49,7 @@ static void write_fuse(cli_json *json, const fb_fuse_info *f) {
     cli_json_close(json, ']');
     cli_json_bool(json, "applies", !f->why_not);
     cli_json_string(json, "why_not", f->why_not);
-    cli_json_int(json, "calls_per_step", f->calls_a_step);
+    cli_json_int(json, "calls_per_step", f->calls_per_step);
     cli_json_bool(json, "greedy_only", f->greedy);
     cli_json_bool(json, "in_all", f->in_all);
     cli_json_string(json, "taken_by", f->taken_by);

@@ -1,6 +1,7 @@
 #include "cli/generate.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -66,9 +67,24 @@ static void keep_token(cli_generation *g, int32_t id) {
 }
 
 static bool write_text(cli_generation *g, const char *text, size_t bytes) {
-    if (bytes == 0 || (fwrite(text, 1, bytes, g->sink) == bytes && fflush(g->sink) == 0)) return true;
+    if (bytes == 0) return true;
+    errno = 0;
+    if (g->terminal)
+        cli_put_lines(g->sink, text, bytes);
+    else
+        fwrite(text, 1, bytes, g->sink);
+    if (fflush(g->sink) == 0 && !ferror(g->sink)) return true;
     g->write_errno = errno;
     return false;
+}
+
+/* The prompt in front of its continuation, dim where there are colours. */
+static bool write_shown(cli_generation *g) {
+    if (!g->shown) return true;
+    if (g->screen) fputs("\033[2m", g->sink);
+    bool written = write_text(g, g->shown, g->shown_bytes);
+    if (g->screen) fputs("\033[0m", g->sink);
+    return written;
 }
 
 /* Samples, writes and decodes until g->stop is set or something fails. *written is false if the sink failed.
@@ -84,7 +100,12 @@ static fb_status write_tokens(cli_generation *g, bool *written, fb_error *err) {
             g->stop = CLI_STOP_INTERRUPT;
         if (g->stop != CLI_STOP_NONE) break;
         /* The last token is written but never decoded: its successor is not asked for. */
-        if (g->count > 0 && (status = decode(g, err)) != FB_OK) break;
+        if (g->count > 0 && (status = decode(g, err)) != FB_OK) {
+            if (status != FB_ERROR_STOPPED || !cli_interrupted()) break;
+            status = FB_OK;
+            g->stop = CLI_STOP_INTERRUPT;
+            break;
+        }
         int32_t id;
         if ((status = sample(g, &id, err)) != FB_OK) break;
         bool end = fb_model_is_end(g->model, id);
@@ -131,7 +152,7 @@ int cli_generate(cli_generation *g) {
     g->seconds = malloc(room * sizeof *g->seconds);
     if (!g->tokens || !g->seconds) return cli_fail(CLI_FAILED, "tokens: no memory for %zu", room);
 
-    cli_interrupt_catch();
+    cli_interrupt_catch(g->session);
     bool written = true;
     fb_status status = prefill(g, &err);
     if (status == FB_ERROR_STOPPED && cli_interrupted()) {
@@ -139,15 +160,18 @@ int cli_generate(cli_generation *g) {
     } else {
         /* Not before here: the progress bar needs the line, and a prefill that fails must leave the output
          * empty. */
-        if (status == FB_OK && g->shown) written = write_text(g, g->shown, strlen(g->shown));
+        if (status == FB_OK) written = write_shown(g);
         if (status == FB_OK) status = write_tokens(g, &written, &err);
         if (status != FB_OK) return cli_fail(CLI_FAILED, "%s", err.message);
     }
+    if (!written && g->sink != stdout)
+        return cli_fail(CLI_FAILED, "text: no memory for %" PRId64 " tokens", g->count);
     if (!written) return cli_fail_output(g->write_errno);
     return g->stop == CLI_STOP_INTERRUPT ? CLI_INTERRUPTED : CLI_OK;
 }
 
 void cli_generation_free(cli_generation *g) {
+    cli_interrupt_release();
     fb_text_free(g->stream);
     fb_sampler_free(g->sampler);
     fb_session_free(g->session);

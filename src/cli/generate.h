@@ -29,6 +29,9 @@ typedef struct cli_generation {
     bool context_is_limit; /* the limit is what the context has left */
     FILE *sink;            /* gets the text, flushed at each token */
     const char *shown;     /* text to write in front of the first token; NULL: none */
+    size_t shown_bytes;
+    bool terminal; /* the sink is one: what would steer it is escaped */
+    bool screen;   /* and it knows colours */
 
     /* What happened; released by cli_generation_free. */
     /* Unless keep_all, those of the last tokens only, in no order: memory does not grow. */

@@ -21,19 +21,27 @@ static void print_weights(const fb_model *model, const fb_model_info *info) {
     }
 }
 
+static void print_line(const char *name, const char *value) {
+    printf("%-24s", name);
+    cli_put(value);
+    putchar('\n');
+}
+
 static void print_size(const char *name, int64_t value) { printf("%-24s%" PRId64 "\n", name, value); }
 
 static void print_text(const char *path, const fb_model *model, const fb_model_info *info,
                        const char *program) {
     const char *name, *value;
-    printf("%-24s%s\n", "model", path);
-    for (int i = 0; fb_model_fact(model, i, &name, &value); i++) printf("%-24s%s\n", name, value);
+    print_line("model", path);
+    for (int i = 0; fb_model_fact(model, i, &name, &value); i++) print_line(name, value);
     print_size("layers", info->layers);
     print_size("hidden", info->hidden);
     print_size("vocabulary", info->vocab);
     print_size("context", info->context);
     print_weights(model, info);
-    printf("%-24s%s\n\n%s", "tokenizer", info->has_tokenizer ? "yes" : "none", program);
+    print_line("tokenizer", info->has_tokenizer ? "yes" : "none");
+    putchar('\n');
+    cli_put_lines(stdout, program, strlen(program));
     size_t length = strlen(program);
     if (length > 0 && program[length - 1] != '\n') putchar('\n');
 }
@@ -84,7 +92,9 @@ static int show(const char *path, const fb_model *model, bool as_json) {
 
 static void print_device(int32_t index, const fb_device_info *d) {
     char memory[CLI_NUMBER_BYTES], unused[CLI_NUMBER_BYTES], l2[CLI_NUMBER_BYTES];
-    printf("cuda:%-18d %s, %s, %d multiprocessors, %sB", index, d->name, d->isa, d->multiprocessors,
+    printf("cuda:%-18d ", index);
+    cli_put(d->name);
+    printf(", %s, %d multiprocessors, %sB", d->isa, d->multiprocessors,
            cli_format_scaled((double)d->memory, memory));
     printf(" (%sB free), L2 %sB, ", cli_format_scaled((double)d->memory_free, unused),
            cli_format_scaled((double)d->l2_bytes, l2));
@@ -154,6 +164,8 @@ int cli_info(const cli_command *command, int argc, char **argv) {
                      .max_positionals = 1};
     int status;
     if (!cli_args_parse(&args, argc, argv, &status)) return status;
+    if (devices && args.positional_count)
+        return cli_fail(CLI_USAGE, "MODEL: %s (not with --devices)", args.positionals[0]);
     if (devices) return show_devices(as_json);
     char *path;
     fb_model *model;

@@ -4,19 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Length of the well-formed UTF-8 character at `text`, or 0. Overlong forms, surrogates and what is beyond
- * U+10FFFF are not well formed; all of them show in the first two bytes. */
-static size_t character_length(const unsigned char *text, size_t bytes) {
-    unsigned char first = text[0];
-    if (first < 0x80) return 1;
-    size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-    if (first < 0xc2 || first > 0xf4 || length > bytes) return 0;
-    for (size_t i = 1; i < length; i++)
-        if ((text[i] & 0xc0) != 0x80) return 0;
-    if ((first == 0xe0 && text[1] < 0xa0) || (first == 0xed && text[1] > 0x9f)) return 0;
-    if ((first == 0xf0 && text[1] < 0x90) || (first == 0xf4 && text[1] > 0x8f)) return 0;
-    return length;
-}
+#include "fusebox_tools.h"
 
 static void write_ascii(FILE *out, unsigned char c) {
     static const char escaped[] = "\"\\\b\f\n\r\t", letters[] = "\"\\bfnrt";
@@ -29,18 +17,18 @@ static void write_ascii(FILE *out, unsigned char c) {
         putc(c, out);
 }
 
+/* What would steer a terminal, which may be where this goes, is escaped; bytes that are no UTF-8 are U+FFFD.
+ */
 static void write_string(FILE *out, const char *text, size_t bytes) {
-    const unsigned char *at = (const unsigned char *)text, *end = at + bytes;
+    char shown[FB_SHOWN_BYTES];
     putc('"', out);
-    while (at < end) {
-        size_t length = character_length(at, (size_t)(end - at));
-        if (length == 1)
-            write_ascii(out, *at);
-        else if (length > 1)
-            fwrite(at, 1, length, out);
+    for (size_t at = 0, length; at < bytes; at += length) {
+        length = fb_show_character(text + at, bytes - at, false, shown);
+        unsigned char first = (unsigned char)text[at];
+        if (first < 0x80)
+            write_ascii(out, first);
         else
-            fputs("\\ufffd", out);
-        at += length ? length : 1;
+            fputs(length == 1 ? "\\ufffd" : shown, out);
     }
     putc('"', out);
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/interrupt.h"
 #include "cli/output.h"
 
 static const cli_command commands[] = {
@@ -68,6 +69,7 @@ static int dispatch(int argc, char **argv) {
 
 int main(int argc, char **argv) {
     fb_error err;
+    cli_signals_begin();
     if (fb_cuda_library(getenv("FUSEBOX_CUDA_LIBRARY"), &err) != FB_OK) return cli_fail_error(&err);
     return cli_finish_output(dispatch(argc, argv));
 }

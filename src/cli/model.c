@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/interrupt.h"
 #include "cli/output.h"
 
 #define MAX_THREADS 256
@@ -57,6 +58,7 @@ int cli_model_open(const char *name, char **path, fb_model **model) {
     int status = CLI_OK;
     *path = name ? strdup(name) : cli_builtin_find(&status);
     if (!*path) return name ? cli_fail(CLI_FAILED, "MODEL: no memory") : status;
+    cli_cut_file_catch(*path);
     fb_error err;
     if (fb_model_open(*path, model, &err) == FB_OK) return CLI_OK;
     free(*path);

@@ -2,19 +2,38 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <libgen.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio_ext.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Arguments and file names are echoed: they must neither break the line nor steer the terminal. */
 static void say(const char *before, const char *format, va_list args) {
-    char message[1024];
+    char message[1024], line[4 * sizeof message], shown[FB_SHOWN_BYTES];
+    size_t used = 0;
     vsnprintf(message, sizeof message, format, args);
-    for (char *c = message; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
-    fprintf(stderr, "fusebox: %s%s\n", before, message);
+    for (const char *at = message; *at; used += strlen(shown)) {
+        at += fb_show_character(at, strlen(at), false, shown);
+        memcpy(line + used, shown, strlen(shown));
+    }
+    fprintf(stderr, "fusebox: %s%.*s\n", before, (int)used, line);
 }
+
+static void put_shown(FILE *out, const char *text, size_t bytes, bool lines) {
+    char shown[FB_SHOWN_BYTES];
+    for (size_t at = 0; at < bytes;) {
+        at += fb_show_character(text + at, bytes - at, lines, shown);
+        fputs(shown, out);
+    }
+}
+
+void cli_put(const char *text) { put_shown(stdout, text, strlen(text), false); }
+
+void cli_put_lines(FILE *out, const char *text, size_t bytes) { put_shown(out, text, bytes, true); }
 
 int cli_fail(int status, const char *format, ...) {
     va_list args;
@@ -50,17 +69,51 @@ int cli_finish_output(int status) {
     return fflush(stdout) == 0 && !ferror(stdout) ? status : cli_fail_output(errno);
 }
 
+bool cli_has_screen(int descriptor) {
+    const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
+    bool plain = (no_color && *no_color) || !term || strcmp(term, "dumb") == 0;
+    return !plain && isatty(descriptor);
+}
+
+int cli_check_svg(const char *path) {
+    struct stat st;
+    bool there = lstat(path, &st) == 0; /* a link is written through */
+    int reason = 0;
+    char *copy = strdup(path);
+    if (!copy) return cli_fail(CLI_FAILED, "%s: no memory", path);
+    if (!*path)
+        reason = ENOENT;
+    else if (there && S_ISDIR(st.st_mode))
+        reason = EISDIR;
+    else if (there && !S_ISREG(st.st_mode))
+        reason =
+            access(path, W_OK) != 0 && errno != ENOENT ? errno : 0; /* a link to nothing makes a file there */
+    else if (access(dirname(copy), W_OK) != 0)
+        reason = errno;
+    free(copy);
+    return reason ? cli_fail(CLI_USAGE, "%s: %s", *path ? path : "--svg: \"\"", strerror(reason)) : CLI_OK;
+}
+
+static volatile sig_atomic_t in_progress; /* a line is on the screen that is not wiped yet */
+#define WIPE "\r\033[K"
+
 void cli_progress(const char *what, int64_t done, int64_t total, const char *unit) {
     static const char full[] = "##############################";
     enum { WIDTH = sizeof full - 1 };
     int filled = (int)(WIDTH * done / total);
-    if (isatty(STDERR_FILENO))
-        fprintf(stderr, "\r%s [%.*s%*s] %" PRId64 " of %" PRId64 " %s", what, filled, full, WIDTH - filled,
-                "", done, total, unit);
+    if (!cli_has_screen(STDERR_FILENO)) return;
+    in_progress = 1;
+    fprintf(stderr, "\r%s [%.*s%*s] %" PRId64 " of %" PRId64 " %s", what, filled, full, WIDTH - filled, "",
+            done, total, unit);
 }
 
 void cli_progress_clear(void) {
-    if (isatty(STDERR_FILENO)) fputs("\r\033[K", stderr);
+    if (in_progress) fputs(WIPE, stderr);
+    in_progress = 0;
+}
+
+void cli_progress_abandon(void) {
+    if (in_progress && write(STDERR_FILENO, WIPE, sizeof WIPE - 1) < 0) in_progress = 0;
 }
 
 const char *cli_format_digits(int64_t value, char text[CLI_NUMBER_BYTES]) {

@@ -22,10 +22,26 @@ int cli_finish_output(int status);
  * gone away (EPIPE) is no news for the user and gives no message. */
 int cli_fail_output(int reason);
 
+/* Text from files or arguments to stdout, as one line: what would steer a terminal is escaped. */
+void cli_put(const char *text);
+
+/* The same with its lines and tabs, as a terminal may get it. */
+void cli_put_lines(FILE *out, const char *text, size_t bytes);
+
+/* Whether a picture can be written there, as far as it can be known before the minutes that it takes to make
+ * it. CLI_OK, or an exit status after printing why not. */
+int cli_check_svg(const char *path);
+
+/* Whether this is a terminal that knows colours and cursor movements, and the user wants them: not with
+ * TERM=dumb or NO_COLOR. */
+bool cli_has_screen(int descriptor);
+
 /* "prompt [###   ] 128 of 512 tokens" on one line of stderr, over what was there before; then that line is
- * wiped. Nothing where stderr is no terminal. */
+ * wiped. Nothing where stderr has no screen. */
 void cli_progress(const char *what, int64_t done, int64_t total, const char *unit);
 void cli_progress_clear(void);
+/* For a signal handler. */
+void cli_progress_abandon(void);
 
 /* "8,404,992" and "8.4 M" into `text`, and return it. */
 #define CLI_NUMBER_BYTES 32

@@ -133,6 +133,7 @@ int cli_plan(const cli_command *command, int argc, char **argv) {
                      .max_positionals = 1};
     int status;
     if (!cli_args_parse(&args, argc, argv, &status)) return status;
+    if (svg && (status = cli_check_svg(svg)) != CLI_OK) return status;
     fb_plan_report *report;
     status = cli_planner_make(&args, &model_options, &planner, true, &report);
     if (status == CLI_OK) status = show(report, svg, planner.json);

@@ -23,7 +23,7 @@ static void fit_defaults(const fb_model *model, fb_profile_options *options) {
     fb_model_info info;
     fb_model_get_info(model, &info);
     if (options->prompt == 64 && options->gen == 64 && info.context < 128)
-        options->prompt = options->gen = info.context / 2;
+        options->prompt = options->gen = info.context < 2 ? 1 : info.context / 2;
 }
 
 static fb_status make_plan(const fb_model *model, const cli_model_options *how,

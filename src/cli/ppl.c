@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "cli/interrupt.h"
 #include "cli/json_out.h"
 #include "cli/model.h"
 #include "cli/output.h"
@@ -123,7 +122,7 @@ static bool on_progress(void *user, const fb_score *so_far, int64_t total) {
     char unit[64];
     snprintf(unit, sizeof unit, "tokens, perplexity %.2f", so_far->perplexity);
     cli_progress("text", so_far->tokens, total, unit);
-    return !cli_interrupted();
+    return true;
 }
 
 static int measure(const ppl_options *o, const fb_model *model, const char *path, const cli_prompt *text) {
@@ -134,10 +133,8 @@ static int measure(const ppl_options *o, const fb_model *model, const char *path
     CLI_MODEL_SET_FUSE(&o->model, &options);
     options.window = o->window;
     options.on_progress = on_progress;
-    cli_interrupt_catch();
     fb_status status = fb_perplexity_run(model, &options, text->ids, text->count, &report, &err);
     cli_progress_clear();
-    if (status == FB_ERROR_STOPPED) return CLI_INTERRUPTED;
     if (status != FB_OK) return cli_fail_error(&err);
     if (o->json)
         write_report(o, path, report);

@@ -2,14 +2,9 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <libgen.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "cli/interrupt.h"
 #include "cli/json_out.h"
 #include "cli/output.h"
 
@@ -54,23 +49,6 @@ static int parse_kinds(const char *list, fb_cache_kind kinds[MAX_KINDS], int32_t
     }
 }
 
-/* Minutes may lie between here and the picture, so what can be known now is. */
-static int check_svg(const char *path) {
-    struct stat st;
-    bool there = stat(path, &st) == 0;
-    int reason = 0;
-    char *copy = strdup(path);
-    if (!copy) return cli_fail(CLI_FAILED, "%s: no memory", path);
-    if (!*path)
-        reason = ENOENT;
-    else if (there && S_ISDIR(st.st_mode))
-        reason = EISDIR;
-    else if (access(there && !S_ISREG(st.st_mode) ? path : dirname(copy), W_OK) != 0)
-        reason = errno;
-    free(copy);
-    return reason ? cli_fail(CLI_USAGE, "%s: %s", *path ? path : "--svg: \"\"", strerror(reason)) : CLI_OK;
-}
-
 int cli_stream_check(const cli_stream_options *o) {
     const char *alone = o->sinks_given    ? "--sinks"
                         : o->window_given ? "--window"
@@ -92,7 +70,7 @@ int cli_stream_check(const cli_stream_options *o) {
     if (status == CLI_OK && o->window_given && !forgets)
         return cli_fail(CLI_USAGE, "--window: %lld (only with window or sinks in --cache)",
                         (long long)o->window);
-    return status == CLI_OK && o->svg ? check_svg(o->svg) : status;
+    return status == CLI_OK && o->svg ? cli_check_svg(o->svg) : status;
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
@@ -202,18 +180,18 @@ static bool on_progress(void *user, const fb_curve_report *r, int64_t part) {
     stream *s = user;
     if (!s->begun) begin(s, r);
     cli_progress("text", r->tokens + part / r->curve_count, r->total, "tokens");
-    return !cli_interrupted();
+    return true;
 }
 
 /* A line goes out as soon as it is known. */
 static bool on_chunk(void *user, const fb_curve_report *r, int64_t part) {
     (void)part;
     stream *s = user;
-    if (s->json) return !cli_interrupted();
+    if (s->json) return true;
     cli_progress_clear();
     print_row(r, &r->rows[r->row_count - 1]);
     errno = 0;
-    if (fflush(stdout) == 0) return !cli_interrupted();
+    if (fflush(stdout) == 0) return true;
     s->write_errno = errno ? errno : EIO;
     return false;
 }
@@ -235,11 +213,9 @@ int cli_stream_measure(const cli_stream_options *o, const cli_model_options *how
     options.on_chunk = on_chunk;
     options.on_progress = on_progress;
     options.user = &s;
-    cli_interrupt_catch();
     fb_status status = fb_curve_run(model, &options, text->ids, text->count, &report, &err);
     cli_progress_clear();
     if (s.write_errno) return cli_fail_output(s.write_errno);
-    if (status == FB_ERROR_STOPPED) return CLI_INTERRUPTED;
     if (status != FB_OK) return cli_fail_error(&err);
     if (!json) print_totals(report);
     if (o->svg) status = fb_curve_svg(report, o->svg, &err);

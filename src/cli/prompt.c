@@ -41,7 +41,7 @@ int cli_prompt_read(cli_prompt *prompt, const char *text, const char *file) {
     }
     if (strcmp(file, "-") == 0) return read_all(prompt, "standard input", stdin);
     FILE *in = fopen(file, "rb");
-    if (!in) return cli_fail(CLI_USAGE, "%s: %s", file, strerror(errno));
+    if (!in) return cli_fail(errno == ENOMEM ? CLI_FAILED : CLI_USAGE, "%s: %s", file, strerror(errno));
     int status = read_all(prompt, file, in);
     fclose(in);
     return status;

@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
-#include "cli/interrupt.h"
 #include "cli/json_out.h"
 #include "cli/model.h"
 #include "cli/output.h"
@@ -42,6 +42,12 @@ static bool parse(const cli_command *command, int argc, char **argv, quantize_op
     }
     o->model_name = args.positional_count == 2 ? args.positionals[0] : NULL;
     o->out = args.positionals[args.positional_count - 1];
+    struct stat st;
+    if (!*o->out || (stat(o->out, &st) == 0 && S_ISDIR(st.st_mode))) {
+        *status = cli_fail(CLI_USAGE, "OUT.gguf: %s (give the name of a file%s)", *o->out ? o->out : "\"\"",
+                           o->model_name ? "" : "; MODEL comes before it");
+        return false;
+    }
     if (!o->head) o->head = o->type;
     return true;
 }
@@ -67,12 +73,16 @@ static void print_report(const quantize_options *o, const char *path, const fb_q
     char text[CLI_NUMBER_BYTES];
     printf("%-20s  %5s  %7s  %10s  %9s  %9s\n", "tensors", "type", "number", "bytes", "relative", "largest");
     for (int64_t i = 0; i < r->kind_count; i++) print_kind(r->kinds[i]);
-    printf("\n%-20s  %s\n", "model", path);
+    printf("\n%-20s  ", "model");
+    cli_put(path);
+    putchar('\n');
     printf("%-20s  %sB before", "weights", cli_format_scaled((double)r->bytes_before, text));
     printf(", %sB after", cli_format_scaled((double)r->bytes_after, text));
     printf(": %.2f bits a weight\n", bits_a_weight(r));
     printf("%-20s  %" PRId64 "\n", "biases corrected", r->corrected);
-    printf("%-20s  %s, %s bytes\n", "file", o->out, cli_format_digits(r->file_bytes, text));
+    printf("%-20s  ", "file");
+    cli_put(o->out);
+    printf(", %s bytes\n", cli_format_digits(r->file_bytes, text));
 }
 
 static void write_report(const quantize_options *o, const char *path, const fb_quantize_report *r) {
@@ -113,7 +123,7 @@ static void write_report(const quantize_options *o, const char *path, const fb_q
 static bool on_progress(void *user, int64_t done, int64_t total) {
     (void)user;
     cli_progress("weights", done, total, "done");
-    return !cli_interrupted();
+    return true;
 }
 
 /* The last part of a path, without slashes at its end. */
@@ -130,6 +140,7 @@ static int quantize(const quantize_options *o, const fb_model *model, const char
     fb_quantize_options options;
     fb_quantize_report *report;
     char *name = base_name(path);
+    if (!name) return cli_fail(CLI_FAILED, "%s: no memory for its name", path);
     fb_quantize_options_default(&options);
     if (fb_dtype_parse(o->type, &options.type, &err) != FB_OK ||
         fb_dtype_parse(o->head, &options.head, &err) != FB_OK) {
@@ -139,11 +150,9 @@ static int quantize(const quantize_options *o, const fb_model *model, const char
     options.name = name;
     options.replace = o->force;
     options.on_progress = on_progress;
-    cli_interrupt_catch();
     fb_status status = fb_model_quantize(model, o->out, &options, &report, &err);
     free(name);
     cli_progress_clear();
-    if (status == FB_ERROR_STOPPED) return CLI_INTERRUPTED;
     if (status != FB_OK) return cli_fail_error(&err);
     (o->json ? write_report : print_report)(o, path, report);
     fb_quantize_free(report);

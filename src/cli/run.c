@@ -171,13 +171,12 @@ static int set_options(const run_options *o, const cli_prompt *prompt, cli_gener
 
 /* On a terminal the story reads whole: the prompt, dim, and its continuation. Anywhere else only the
  * continuation. */
-static char *terminal_prompt(const run_options *o, const cli_prompt *prompt) {
-    if (o->json || prompt->bytes == 0 || !isatty(STDOUT_FILENO)) return NULL;
-    const char *no_color = getenv("NO_COLOR");
-    bool plain = no_color && *no_color;
-    char *shown = NULL;
-    int length = asprintf(&shown, "%s%s%s", plain ? "" : "\033[2m", prompt->text, plain ? "" : "\033[0m");
-    return length < 0 ? NULL : shown;
+static void set_terminal(const cli_prompt *prompt, cli_generation *g) {
+    g->terminal = isatty(STDOUT_FILENO);
+    g->screen = cli_has_screen(STDOUT_FILENO);
+    if (!g->terminal || prompt->bytes == 0) return;
+    g->shown = prompt->text;
+    g->shown_bytes = prompt->bytes;
 }
 
 static int finish(const run_options *o, const cli_report *report, int status) {
@@ -191,12 +190,15 @@ static int finish(const run_options *o, const cli_report *report, int status) {
 }
 
 static int generate(const run_options *o, const cli_prompt *prompt, cli_generation *g, double load_seconds) {
-    char *text = NULL, *shown = terminal_prompt(o, prompt);
+    char *text = NULL;
     size_t bytes = 0;
-    g->shown = shown;
     g->sink = o->json ? open_memstream(&text, &bytes) : stdout;
-    int status = g->sink ? cli_generate(g) : cli_fail(CLI_FAILED, "text: no memory");
-    if (o->json && g->sink) fclose(g->sink);
+    if (!g->sink) return cli_fail(CLI_FAILED, "text: no memory");
+    if (!o->json) set_terminal(prompt, g);
+    int status = cli_generate(g);
+    /* Closing gives the text its final size, for which there may be no memory. */
+    if (o->json && (fclose(g->sink) != 0 || !text) && (status == CLI_OK || status == CLI_INTERRUPTED))
+        status = cli_fail(CLI_FAILED, "text: no memory for %zu bytes", bytes);
     if (status == CLI_OK || status == CLI_INTERRUPTED) {
         cli_report report = {.generation = g,
                              .load_seconds = load_seconds + g->create_seconds,
@@ -207,7 +209,6 @@ static int generate(const run_options *o, const cli_prompt *prompt, cli_generati
         status = finish(o, &report, status);
     }
     free(text);
-    free(shown);
     return status;
 }
 

@@ -27,15 +27,19 @@ static void print_greedy(const fb_verify_report *report) {
 /* The last line: the whole in one. */
 static void print_verdict(const fb_verify_report *report, const char *golden) {
     if (report->ok) {
-        printf("verified: %s, %" PRId64 " tokens: %" PRId64 " hidden states, the logits and %" PRId64
+        fputs("verified: ", stdout);
+        cli_put(golden);
+        printf(", %" PRId64 " tokens: %" PRId64 " hidden states, the logits and %" PRId64
                " greedy tokens hold\n",
-               golden, report->tokens, report->layers, report->greedy_tokens);
+               report->tokens, report->layers, report->greedy_tokens);
         return;
     }
     int64_t bad = 0;
     for (int64_t i = 0; i < report->layers; i++) bad += !report->rows[i].ok;
-    printf("FAILED: %s: %" PRId64 " of %" PRId64 " hidden states out of bounds, logits %s, greedy %s\n",
-           golden, bad, report->layers, report->logits.ok ? "hold" : "out of bounds",
+    fputs("FAILED: ", stdout);
+    cli_put(golden);
+    printf(": %" PRId64 " of %" PRId64 " hidden states out of bounds, logits %s, greedy %s\n", bad,
+           report->layers, report->logits.ok ? "hold" : "out of bounds",
            report->greedy_match ? "holds" : "differs");
 }
 
@@ -106,9 +110,10 @@ static void print_stream(const fb_stream_report *report, const char *golden) {
                row->perplexity_wanted, isnan(row->logits_max_abs) && row->ok ? "-" : logits,
                fabs(row->nll_max_abs), row->nll_limit, row->ok ? "ok" : "FAILED");
     }
-    printf("%s: %s, %" PRId64 " tokens in chunks and one by one, %" PRId64 " cache%s\n",
-           report->ok ? "verified" : "FAILED", golden, report->tokens, report->count,
-           report->count == 1 ? "" : "s");
+    fputs(report->ok ? "verified: " : "FAILED: ", stdout);
+    cli_put(golden);
+    printf(", %" PRId64 " tokens in chunks and one by one, %" PRId64 " cache%s\n", report->tokens,
+           report->count, report->count == 1 ? "" : "s");
 }
 
 static void stream_json(const fb_stream_report *report, const char *golden) {

@@ -65,6 +65,9 @@ void cli_fusion_table(const fb_fusion_report *r) {
            r->greedy_match ? "equal" : "not equal: FAILED");
     printf("perplexity  %.9f plain, %.9f fused\n", r->perplexity_plain, r->perplexity_fused);
     printf("float64     distances over %" PRId64 " tokens\n", r->truth_tokens);
+    if (r->sensitive)
+        printf("bounds      measured: twice what the plain ops move by when their inputs are off by a "
+               "rounding\n");
     print_verdict(r);
 }
 
@@ -96,6 +99,7 @@ void cli_fusion_json(const fb_fusion_report *r) {
     cli_json_int(&json, "prompt", r->prompt);
     cli_json_int(&json, "decoded", r->decoded);
     cli_json_int(&json, "truth_tokens", r->truth_tokens);
+    cli_json_bool(&json, "sensitive", r->sensitive);
     cli_json_close(&json, '}');
     putchar('\n');
 }

@@ -9,11 +9,12 @@
 #include <string.h>
 
 #include "file/gguf_cursor.h"
-#include "file/json.h"
+#include "file/json_build.h"
 #include "file/tensors_table.h"
 
-#define KEY_SIZE    256 /* bytes of a key and its NUL; known ones have less than 64 */
-#define VALUE_BYTES 13  /* the least that a value takes: a length, a type and one byte */
+#define KEY_SIZE     256 /* bytes of a key and its NUL; known ones have less than 64 */
+#define VALUE_BYTES  13  /* the least that a value takes: a length, a type and one byte */
+#define VALUES_LIMIT (1 << 24)
 
 typedef enum number_kind { NO_NUMBER, SIGNED, UNSIGNED, REAL } number_kind;
 
@@ -77,18 +78,24 @@ static double shortest_decimal(float value) {
     return strtod(text, NULL);
 }
 
-static json_t *real_to_json(const fb_gguf_array *one) {
+static void put_real(fb_json_builder *values, const char *key, const fb_gguf_array *one) {
     double value = fb_gguf_real_at(one, 0);
-    if (isnan(value)) return json_string("nan"); /* not a number in JSON either */
-    if (isinf(value)) return json_string(value > 0 ? "inf" : "-inf");
-    return json_real(one->type == FB_GGUF_F32 ? shortest_decimal((float)value) : value);
+    if (isfinite(value)) {
+        fb_json_put_real(values, key, one->type == FB_GGUF_F32 ? shortest_decimal((float)value) : value);
+        return;
+    }
+    const char *text = isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"; /* not a number in JSON either */
+    fb_json_put_text(values, key, text, strlen(text));
 }
 
-static json_t *int_to_json(const fb_gguf_array *one) {
+static void put_int(fb_json_builder *values, const char *key, const fb_gguf_array *one) {
     int64_t value = fb_gguf_int_at(one, 0);
-    if (one->type == FB_GGUF_BOOL) return json_boolean(value);
-    if (one->type == FB_GGUF_U64 && value < 0) return json_real((double)(uint64_t)value);
-    return json_integer(value);
+    if (one->type == FB_GGUF_BOOL)
+        fb_json_put_bool(values, key, value != 0);
+    else if (one->type == FB_GGUF_U64 && value < 0)
+        fb_json_put_real(values, key, (double)(uint64_t)value);
+    else
+        fb_json_put_int(values, key, value);
 }
 
 static fb_status check_bools(const fb_gguf_cursor *c, const char *key, const fb_gguf_array *array,
@@ -124,51 +131,55 @@ static fb_status take_array(fb_gguf_cursor *c, const char *key, fb_gguf_array *a
     if (count > c->size - c->at) /* an element has at least a byte */
         return fb_fail(err, FB_ERROR_FILE, "%s: %s: array of %llu elements (%zu bytes are left in the file)",
                        c->what, key, (unsigned long long)count, c->size - c->at);
-    *array = (fb_gguf_array){NULL, (fb_gguf_type)type, (int64_t)count, c->bytes + c->at};
+    *array = (fb_gguf_array){.type = (fb_gguf_type)type, .count = (int64_t)count, .at = c->at};
     if (type != FB_GGUF_STRING) return take_numbers(c, key, array, err);
     for (uint64_t i = 0; i < count; i++) FB_TRY(fb_gguf_take_text(c, key, &text, err));
     return FB_OK;
 }
 
-/* A scalar as JSON; NULL if it cannot be one: a string that is not UTF-8. */
-static fb_status take_scalar(fb_gguf_cursor *c, const char *key, fb_gguf_type type, json_t **out,
+static fb_status check_utf8(const fb_gguf_cursor *c, const char *key, const char *text, size_t size,
+                            fb_error *err) {
+    if (fb_json_is_utf8(text, size)) return FB_OK;
+    return fb_fail(err, FB_ERROR_FILE, "%s: %s: not UTF-8, in the key or its value", c->what, key);
+}
+
+static fb_status take_string(fb_gguf_cursor *c, const char *key, fb_json_builder *values, fb_error *err) {
+    fb_gguf_text text;
+    FB_TRY(fb_gguf_take_text(c, key, &text, err));
+    FB_TRY(check_utf8(c, key, text.data, (size_t)text.size, err));
+    fb_json_put_text(values, key, text.data, (size_t)text.size);
+    return FB_OK;
+}
+
+static fb_status take_scalar(fb_gguf_cursor *c, const char *key, fb_gguf_type type, fb_json_builder *values,
                              fb_error *err) {
-    if (type == FB_GGUF_STRING) {
-        fb_gguf_text text;
-        FB_TRY(fb_gguf_take_text(c, key, &text, err));
-        *out = json_stringn(text.data, (size_t)text.size);
-        return FB_OK;
-    }
+    if (type == FB_GGUF_STRING) return take_string(c, key, values, err);
     fb_gguf_array one = {.type = type, .count = 1};
     FB_TRY(take_numbers(c, key, &one, err));
-    *out = types[type].kind == REAL ? real_to_json(&one) : int_to_json(&one);
+    (types[type].kind == REAL ? put_real : put_int)(values, key, &one);
     return FB_OK;
 }
 
 /* One value into `values`; an array, for which there is room, also into `arrays`. */
-static fb_status read_value(fb_gguf_cursor *c, fb_gguf *gguf, uint64_t index, fb_error *err) {
+static fb_status read_value(fb_gguf_cursor *c, fb_gguf *gguf, fb_json_builder *values, uint64_t index,
+                            fb_error *err) {
     char key[KEY_SIZE];
     uint32_t type;
-    json_t *value = NULL;
     FB_TRY(fb_gguf_take_name(c, "metadata value", index, key, sizeof key, err));
     FB_TRY(fb_gguf_take_u32(c, key, &type, err));
     FB_TRY(check_type(c, key, type, err));
-    if (json_object_get(gguf->values, key))
-        return fb_fail(err, FB_ERROR_FILE, "%s: %s: duplicate key", c->what, key);
-    fb_gguf_array *array = &gguf->arrays[gguf->array_count];
-    if (type == FB_GGUF_ARRAY) {
-        FB_TRY(take_array(c, key, array, err));
-        value = json_null();
-    } else {
-        FB_TRY(take_scalar(c, key, (fb_gguf_type)type, &value, err));
-    }
-    if (!value || json_object_set_new(gguf->values, key, value))
-        return fb_fail(err, FB_ERROR_FILE, "%s: %s: not UTF-8, in the key or its value", c->what, key);
-    if (type == FB_GGUF_ARRAY) {
-        array->key = json_object_iter_key(json_object_iter_at(gguf->values, key));
-        gguf->array_count++;
-    }
+    FB_TRY(check_utf8(c, key, key, strlen(key), err));
+    if (type != FB_GGUF_ARRAY) return take_scalar(c, key, (fb_gguf_type)type, values, err);
+    FB_TRY(take_array(c, key, &gguf->arrays[gguf->array_count++], err));
+    fb_json_put_null(values, key);
     return FB_OK;
+}
+
+/* The arrays are the nulls of `values`, in their order. */
+static void name_arrays(fb_gguf *gguf) {
+    fb_gguf_array *array = gguf->arrays;
+    for (const fb_json *value = fb_json_first(gguf->values); value; value = fb_json_next(value))
+        if (fb_json_is(value, FB_JSON_NULL)) array++->key = fb_json_key(value);
 }
 
 static int compare_arrays(const void *left, const void *right) {
@@ -179,11 +190,20 @@ static fb_status read_values(fb_gguf_cursor *c, fb_gguf *gguf, uint64_t count, f
     if (count > (c->size - c->at) / VALUE_BYTES)
         return fb_fail(err, FB_ERROR_FILE, "%s: %llu metadata values (%zu bytes are left in the file)",
                        c->what, (unsigned long long)count, c->size - c->at);
-    gguf->values = json_object();
+    if (count > VALUES_LIMIT)
+        return fb_fail(err, FB_ERROR_FILE, "%s: %llu metadata values (at most %d)", c->what,
+                       (unsigned long long)count, VALUES_LIMIT);
     gguf->arrays = calloc((size_t)count + 1, sizeof *gguf->arrays);
-    if (!gguf->values || !gguf->arrays)
-        return fb_fail_memory(err, c->what, (int64_t)(count * sizeof *gguf->arrays));
-    for (uint64_t i = 0; i < count; i++) FB_TRY(read_value(c, gguf, i, err));
+    if (!gguf->arrays) return fb_fail_memory(err, c->what, (int64_t)(count * sizeof *gguf->arrays));
+    fb_json_builder values = {0};
+    fb_status status = FB_OK;
+    for (uint64_t i = 0; i < count && status == FB_OK; i++) status = read_value(c, gguf, &values, i, err);
+    if (status == FB_OK)
+        status = fb_json_finish(&values, c->what, &gguf->values, err);
+    else
+        fb_json_builder_free(&values);
+    FB_TRY(status);
+    name_arrays(gguf);
     qsort(gguf->arrays, (size_t)gguf->array_count, sizeof *gguf->arrays, compare_arrays);
     return FB_OK;
 }
@@ -222,24 +242,42 @@ static fb_status read_file(fb_gguf_cursor *c, fb_gguf *gguf, fb_error *err) {
     return fb_gguf_read_tensors(c, gguf, tensors, err);
 }
 
-fb_status fb_gguf_parse(const char *what, const uint8_t *bytes, size_t size, fb_gguf **out, fb_error *err) {
+/* What was read belongs to the file from here on. */
+static fb_status keep_metadata(fb_gguf_cursor *c, fb_gguf *gguf, fb_error *err) {
+    gguf->metadata = realloc(c->bytes, c->at); /* never nothing: the magic number is in it */
+    if (!gguf->metadata) return fb_fail_memory(err, c->what, (int64_t)c->at);
+    gguf->metadata_size = c->at;
+    c->bytes = NULL;
+    for (int64_t i = 0; i < gguf->array_count; i++)
+        gguf->arrays[i].data = gguf->metadata + gguf->arrays[i].at;
+    return FB_OK;
+}
+
+static fb_status parse(const char *what, const fb_map *file, fb_gguf **out, fb_error *err) {
     *out = NULL;
     fb_gguf *gguf = calloc(1, sizeof *gguf);
     if (!gguf) return fb_fail_memory(err, what, sizeof *gguf);
-    fb_gguf_cursor cursor = {what, bytes, size, 0};
+    fb_gguf_cursor cursor = {.what = what, .file = file, .size = file->size};
     fb_status status = read_file(&cursor, gguf, err);
-    if (status == FB_OK)
+    if (status == FB_OK) status = keep_metadata(&cursor, gguf, err);
+    if (status == FB_OK) {
         *out = gguf;
-    else
+    } else {
+        free(cursor.bytes);
         fb_gguf_free(gguf);
+    }
     return status;
+}
+
+fb_status fb_gguf_parse(const char *what, const uint8_t *bytes, size_t size, fb_gguf **out, fb_error *err) {
+    return parse(what, &(fb_map){.data = bytes, .size = size}, out, err);
 }
 
 fb_status fb_gguf_open(const char *path, fb_gguf **out, fb_error *err) {
     *out = NULL;
     fb_map map;
     FB_TRY(fb_map_open(path, &map, err));
-    fb_status status = fb_gguf_parse(path, map.data, map.size, out, err);
+    fb_status status = parse(path, &map, out, err);
     if (status == FB_OK)
         (*out)->tensors->map = map;
     else
@@ -251,7 +289,8 @@ void fb_gguf_free(fb_gguf *gguf) {
     if (!gguf) return;
     fb_tensors_free(gguf->tensors);
     free(gguf->arrays);
-    json_decref(gguf->values);
+    free(gguf->metadata);
+    fb_json_free(gguf->values);
     free(gguf);
 }
 

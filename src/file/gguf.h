@@ -2,8 +2,7 @@
 #ifndef FB_FILE_GGUF_H
 #define FB_FILE_GGUF_H
 
-#include <jansson.h>
-
+#include "file/json.h"
 #include "file/tensors.h"
 
 /* Types of metadata, numbered as in the file. */
@@ -31,19 +30,23 @@ typedef struct fb_gguf_array {
     const char *key;   /* belongs to the file's `values` */
     fb_gguf_type type; /* of the elements: anything but ARRAY */
     int64_t count;
+    size_t at;           /* where they begin in the file */
     const uint8_t *data; /* the elements as they lie in the file, one after the other; checked */
 } fb_gguf_array;
 
 typedef struct fb_gguf {
     /* Every value by its key, for the typed access of file/json.h; an array is null here. A float32 is the
      * shortest decimal number that rounds to it: 1e-05 is that again, not 9.99999974737875e-06. */
-    json_t *values;
+    fb_json *values;
     fb_gguf_array *arrays; /* [array_count], in order of key */
     int64_t array_count;
+    uint8_t *metadata; /* the file up to its tensors' data: the arrays' data lies here */
+    size_t metadata_size;
     fb_tensor_table *tensors; /* shapes as [rows, cols]: the file has them the other way round */
 } fb_gguf;
 
-/* Parses a file's bytes, which must outlive the result. `what` names them in errors. The fuzz entry. */
+/* Parses a file's bytes, of which the tensors' data must outlive the result. `what` names them in errors. The
+ * fuzz entry. */
 fb_status fb_gguf_parse(const char *what, const uint8_t *bytes, size_t size, fb_gguf **out, fb_error *err);
 
 /* Maps and parses a file. */

@@ -1,16 +1,20 @@
-/* Reading a GGUF file from front to back, never beyond its end. */
+/* Reading a GGUF file from front to back, never beyond its end. Each byte is copied from the file once, and
+ * only the copy is read: others may change the file meanwhile. */
 #ifndef FB_FILE_GGUF_CURSOR_H
 #define FB_FILE_GGUF_CURSOR_H
 
 #include "file/gguf.h"
+#include "file/map.h"
 
 typedef struct fb_gguf_cursor {
     const char *what;
-    const uint8_t *bytes;
-    size_t size, at; /* at <= size */
+    const fb_map *file;
+    uint8_t *bytes;          /* [copied]: the front of the file; moves as more is copied */
+    size_t size, at, copied; /* size: of the file; at <= copied <= size */
 } fb_gguf_cursor;
 
-/* The next bytes, number or string; `part` says in errors what it is. */
+/* The next bytes, number or string; `part` says in errors what it is. What `out` points to stays until the
+ * next call. */
 fb_status fb_gguf_take(fb_gguf_cursor *c, const char *part, uint64_t size, const uint8_t **out,
                        fb_error *err);
 fb_status fb_gguf_take_u32(fb_gguf_cursor *c, const char *part, uint32_t *out, fb_error *err);

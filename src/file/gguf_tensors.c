@@ -113,7 +113,7 @@ static fb_status place_data(const fb_gguf_cursor *c, const fb_tensor_table *tabl
         if (offset > size || bytes > size - offset)
             return FAIL(c, entry, FB_ERROR_FILE, err, "%llu bytes at offset %llu (the file has %llu of data)",
                         bytes, offset, (unsigned long long)size);
-        if (bytes) entry->data = c->bytes + start + offset;
+        if (bytes) entry->data = c->file->data + start + offset;
         ranges[i] = (fb_tensor_range){(int64_t)offset, (int64_t)(offset + bytes), entry->name};
     }
     return FB_OK;

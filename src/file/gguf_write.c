@@ -1,11 +1,9 @@
 #include "file/gguf_write.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
-#include <unistd.h>
+
+#include "base/whole_file.h"
 
 #define VERSION   3
 #define ALIGNMENT 32        /* of each tensor's data: the format's default, so that it need not be said */
@@ -24,10 +22,10 @@ typedef struct section {
 } section;
 
 struct fb_gguf_writer {
-    char *path, *temporary;
-    bool replace, exists; /* exists: the temporary */
-    FILE *file;
-    bool full; /* memory ran out */
+    char *path;
+    fb_whole_file *file;
+    FILE *stream; /* the file's */
+    bool full;    /* memory ran out */
     section metadata, tensors;
     int64_t *sizes;        /* of each tensor's data */
     int64_t current, done; /* the tensor that is written, and its bytes so far */
@@ -125,20 +123,19 @@ static void copy_array(fb_gguf_writer *w, const char *key, const fb_gguf_array *
 }
 
 void fb_gguf_copy(fb_gguf_writer *w, const fb_gguf *from, const char *prefix) {
-    const char *key;
-    json_t *value;
-    json_object_foreach(from->values, key, value) {
+    for (const fb_json *value = fb_json_first(from->values); value; value = fb_json_next(value)) {
+        const char *key = fb_json_key(value);
         if (strncmp(key, prefix, strlen(prefix)) != 0) continue;
-        if (json_is_null(value))
+        if (fb_json_is(value, FB_JSON_NULL))
             copy_array(w, key, fb_gguf_find_array(from, key));
-        else if (json_is_string(value))
-            put_string(w, key, json_string_value(value), json_string_length(value));
-        else if (json_is_boolean(value))
-            fb_gguf_put_bool(w, key, json_is_true(value));
-        else if (json_is_integer(value))
-            fb_gguf_put_u32(w, key, json_integer_value(value));
+        else if (fb_json_is(value, FB_JSON_STRING))
+            put_string(w, key, fb_json_text_of(value), fb_json_size(value));
+        else if (fb_json_is(value, FB_JSON_BOOL))
+            fb_gguf_put_bool(w, key, fb_json_bool_of(value));
+        else if (fb_json_is(value, FB_JSON_INT))
+            fb_gguf_put_u32(w, key, fb_json_int_of(value));
         else
-            fb_gguf_put_f32(w, key, json_real_value(value));
+            fb_gguf_put_f32(w, key, fb_json_real_of(value));
     }
 }
 
@@ -164,56 +161,27 @@ void fb_gguf_put_tensor(fb_gguf_writer *w, const char *name, fb_dtype dtype, int
 
 /* ---- the file ------------------------------------------------------------------------------------------ */
 
-static fb_status fail_system(const fb_gguf_writer *w, int reason, fb_error *err) {
-    return fb_fail(err, FB_ERROR_FILE, "%s: %s", w->path, strerror(reason));
-}
-
-static fb_status check_target(const fb_gguf_writer *w, fb_error *err) {
-    struct stat st;
-    if (lstat(w->path, &st) != 0) return errno == ENOENT ? FB_OK : fail_system(w, errno, err);
-    if (!S_ISREG(st.st_mode)) return fb_fail(err, FB_ERROR_USAGE, "%s: not a regular file", w->path);
-    if (!w->replace) return fb_fail(err, FB_ERROR_USAGE, "%s: the file exists", w->path);
-    return FB_OK;
-}
-
-static fb_status open_temporary(fb_gguf_writer *w, fb_error *err) {
-    int fd = open(w->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0) return fail_system(w, errno, err);
-    w->exists = true;
-    w->file = fdopen(fd, "w");
-    if (!w->file) {
-        close(fd);
-        return fb_fail_memory(err, w->path, BUFFER);
-    }
-    setvbuf(w->file, NULL, _IOFBF, BUFFER);
-    return FB_OK;
-}
-
 fb_status fb_gguf_writer_create(const char *path, bool replace, fb_gguf_writer **out, fb_error *err) {
     *out = NULL;
     fb_gguf_writer *w = calloc(1, sizeof *w);
     if (!w) return fb_fail_memory(err, path, sizeof *w);
-    w->replace = replace;
     w->path = strdup(path);
-    if (!w->path || asprintf(&w->temporary, "%s.%ld.tmp", path, (long)getpid()) < 0) {
-        w->temporary = NULL;
+    fb_status status =
+        w->path ? fb_whole_file_open(path, replace ? FB_WHOLE_REPLACE : FB_WHOLE_NEW, &w->file, err)
+                : fb_fail_memory(err, path, (int64_t)strlen(path));
+    if (status != FB_OK) {
         fb_gguf_writer_free(w);
-        return fb_fail_memory(err, path, (int64_t)strlen(path));
+        return status;
     }
-    fb_status status = check_target(w, err);
-    if (status == FB_OK) status = open_temporary(w, err);
-    if (status == FB_OK)
-        *out = w;
-    else
-        fb_gguf_writer_free(w);
-    return status;
+    w->stream = fb_whole_file_stream(w->file);
+    setvbuf(w->stream, NULL, _IOFBF, BUFFER);
+    *out = w;
+    return FB_OK;
 }
 
 void fb_gguf_writer_free(fb_gguf_writer *w) {
     if (!w) return;
-    if (w->file) fclose(w->file);
-    if (w->exists) unlink(w->temporary);
-    free(w->temporary);
+    fb_whole_file_free(w->file);
     free(w->path);
     free(w->metadata.data);
     free(w->tensors.data);
@@ -222,7 +190,8 @@ void fb_gguf_writer_free(fb_gguf_writer *w) {
 }
 
 static fb_status write_bytes(fb_gguf_writer *w, const void *data, size_t size, fb_error *err) {
-    return !size || fwrite(data, 1, size, w->file) == size ? FB_OK : fail_system(w, errno, err);
+    return !size || fwrite(data, 1, size, w->stream) == size ? FB_OK
+                                                             : fb_whole_file_fail(w->path, errno, err);
 }
 
 static fb_status write_padding(fb_gguf_writer *w, int64_t after, fb_error *err) {
@@ -256,28 +225,14 @@ fb_status fb_gguf_writer_data(fb_gguf_writer *w, const void *data, int64_t size,
     return write_padding(w, w->sizes[w->current++], err);
 }
 
-/* Under its name, unless another file took that name meanwhile; where the file system cannot promise that,
- * the check at the start is what there is. */
-static fb_status take_name(fb_gguf_writer *w, fb_error *err) {
-    int failed = -1;
-    if (!w->replace) failed = renameat2(AT_FDCWD, w->temporary, AT_FDCWD, w->path, RENAME_NOREPLACE);
-    if (failed && (w->replace || errno == EINVAL || errno == ENOSYS)) failed = rename(w->temporary, w->path);
-    if (failed) return fail_system(w, errno, err);
-    w->exists = false;
-    return FB_OK;
-}
-
 fb_status fb_gguf_writer_finish(fb_gguf_writer *w, int64_t *size, fb_error *err) {
     *size = 0;
     if (w->current != (int64_t)w->tensors.count)
         return fb_fail(err, FB_ERROR_USAGE, "%s: data of %lld of %lld tensors", w->path,
                        (long long)w->current, (long long)w->tensors.count);
-    off_t end = ftello(w->file);
-    if (end < 0 || fflush(w->file) || fsync(fileno(w->file))) return fail_system(w, errno, err);
-    int failed = fclose(w->file);
-    w->file = NULL;
-    if (failed) return fail_system(w, errno, err);
-    FB_TRY(take_name(w, err));
+    off_t end = ftello(w->stream);
+    if (end < 0) return fb_whole_file_fail(w->path, errno, err);
+    FB_TRY(fb_whole_file_finish(w->file, err));
     *size = end;
     return FB_OK;
 }

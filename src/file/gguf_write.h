@@ -1,8 +1,9 @@
 /* Writing a GGUF file (version 3): metadata, then the list of tensors, then their data as it comes.
  *
- * Everything goes to a temporary name beside the target, which takes the target's name once all of it is on
- * the disk: under that name there is the whole file or what was there before. A failure to put metadata is
- * remembered, and reported by fb_gguf_writer_begin, so that metadata can be written as a list. */
+ * Under the target's name there is the whole file or what was there before (base/whole_file.h). A failure to
+ * put metadata is remembered, and reported by fb_gguf_writer_begin, so that metadata can be written as a
+ * list.
+ */
 #ifndef FB_FILE_GGUF_WRITE_H
 #define FB_FILE_GGUF_WRITE_H
 

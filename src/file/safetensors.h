@@ -4,7 +4,8 @@
 
 #include "file/tensors.h"
 
-/* Parses one file's bytes, which must outlive the table. `what` names them in errors. The fuzz entry. */
+/* Parses one file's bytes, of which the tensors' data must outlive the table. `what` names them in errors.
+ * The fuzz entry. */
 fb_status fb_tensors_parse(const char *what, const uint8_t *bytes, size_t size, fb_tensor_table **out,
                            fb_error *err);
 

@@ -17,7 +17,7 @@ typedef struct listing {
 
 typedef struct weight_map {
     const char *directory, *path; /* of the index */
-    const json_t *map;
+    const fb_json *map;
     listing *lines; /* [count], in order of file, then name */
     int64_t count;
 } weight_map;
@@ -36,18 +36,17 @@ static int compare_listings(const void *left, const void *right) {
     return order ? order : strcmp(a->name, b->name);
 }
 
-static fb_status read_listings(weight_map *index, json_t *map, fb_error *err) {
-    size_t room = json_object_size(map);
+static fb_status read_listings(weight_map *index, const fb_json *map, fb_error *err) {
+    size_t room = fb_json_size(map);
     if (room == 0) return fb_fail(err, FB_ERROR_FILE, "%s: weight_map: no tensors (at least 1)", index->path);
     index->map = map;
     index->lines = calloc(room, sizeof *index->lines);
     if (!index->lines) return fb_fail_memory(err, index->path, (int64_t)(room * sizeof *index->lines));
-    const char *key;
-    json_t *value;
     char text[128];
-    json_object_foreach(map, key, value) {
-        const char *file = json_string_value(value);
-        if (!file || strlen(file) != json_string_length(value) || !is_plain_name(file))
+    for (const fb_json *value = fb_json_first(map); value; value = fb_json_next(value)) {
+        const char *key = fb_json_key(value);
+        const char *file = fb_json_text_of(value);
+        if (!file || strlen(file) != fb_json_size(value) || !is_plain_name(file))
             return fb_fail(err, FB_ERROR_FILE,
                            "%s: weight_map: %.100s: %s (expected the name of a file in this directory)",
                            index->path, key, fb_json_show(value, text, sizeof text));
@@ -59,7 +58,7 @@ static fb_status read_listings(weight_map *index, json_t *map, fb_error *err) {
 
 /* The shard holds a tensor that the index does not expect in it. */
 static fb_status fail_unexpected(const weight_map *index, const char *file, const char *name, fb_error *err) {
-    const char *other = json_string_value(json_object_get(index->map, name));
+    const char *other = fb_json_text_of(fb_json_get(index->map, name));
     if (other)
         return fb_fail(err, FB_ERROR_FILE, "%s: duplicate tensor %.100s: in %.100s and %.100s (one of them)",
                        index->path, name, other, file);
@@ -116,12 +115,12 @@ static fb_status open_shards(const weight_map *index, fb_tensor_table *table, fb
 }
 
 static fb_status open_index(const char *directory, const char *path, fb_tensor_table **out, fb_error *err) {
-    json_t *json;
+    fb_json *json;
     FB_TRY(fb_json_load(path, INDEX_LIMIT, &json, err));
     weight_map index = {.directory = directory, .path = path};
-    json_t *map = json_object_get(json, "weight_map");
+    const fb_json *map = fb_json_get(json, "weight_map");
     char text[64];
-    fb_status status = json_is_object(map)
+    fb_status status = fb_json_is(map, FB_JSON_OBJECT)
                            ? read_listings(&index, map, err)
                            : fb_fail(err, FB_ERROR_FILE, "%s: weight_map: %s (expected an object)", path,
                                      fb_json_show(map, text, sizeof text));
@@ -131,7 +130,7 @@ static fb_status open_index(const char *directory, const char *path, fb_tensor_t
         status = table ? open_shards(&index, table, err) : fb_fail_memory(err, path, sizeof *table);
     }
     free(index.lines);
-    json_decref(json);
+    fb_json_free(json);
     if (status == FB_OK)
         *out = table;
     else
@@ -147,7 +146,7 @@ fb_status fb_tensors_open_model(const char *directory, fb_tensor_table **out, fb
     if (asprintf(&index, "%s/model.safetensors.index.json", directory) < 0) index = NULL;
     if (!whole || !index)
         status = fb_fail_memory(err, directory, (int64_t)strlen(directory));
-    else if (!fb_map_exists(whole) && fb_map_exists(index))
+    else if (fb_map_missing(whole) && !fb_map_missing(index))
         status = open_index(directory, index, out, err);
     else
         status = fb_tensors_open(whole, out, err);

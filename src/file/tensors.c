@@ -36,9 +36,14 @@ void fb_tensors_free(fb_tensor_table *table) {
     free(table->shards);
     free(table->entries);
     free(table->names);
-    json_decref(table->header);
+    fb_json_free(table->header);
     fb_map_close(&table->map);
     free(table);
+}
+
+fb_status fb_tensors_check_files(const fb_tensor_table *table, fb_error *err) {
+    for (int64_t i = 0; i < table->shard_count; i++) FB_TRY(fb_tensors_check_files(table->shards[i], err));
+    return fb_map_check(&table->map, err);
 }
 
 static int compare_names(const void *left, const void *right) {

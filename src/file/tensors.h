@@ -48,6 +48,9 @@ typedef struct fb_tensor_table fb_tensor_table;
 
 void fb_tensors_free(fb_tensor_table *table);
 
+/* Refuses a table one of whose files has another size than when it was opened. */
+fb_status fb_tensors_check_files(const fb_tensor_table *table, fb_error *err);
+
 int64_t fb_tensors_count(const fb_tensor_table *table);
 const fb_tensor_entry *fb_tensors_at(const fb_tensor_table *table, int64_t index);      /* in order of name */
 const fb_tensor_entry *fb_tensors_find(const fb_tensor_table *table, const char *name); /* or NULL */

@@ -2,15 +2,14 @@
 #ifndef FB_FILE_TENSORS_TABLE_H
 #define FB_FILE_TENSORS_TABLE_H
 
-#include <jansson.h>
-
+#include "file/json.h"
 #include "file/map.h"
 #include "file/tensors.h"
 
 struct fb_tensor_table {
     fb_tensor_entry *entries; /* [count], in order of name */
     int64_t count;
-    json_t *header;           /* safetensors: the entries' names and the metadata live here, else NULL */
+    fb_json *header;          /* safetensors: the entries' names and the metadata live here, else NULL */
     char *names;              /* GGUF: the entries' names live here, else NULL */
     fb_map map;               /* empty if the bytes are the caller's, or the shards' */
     fb_tensor_table **shards; /* [shard_count], of an index: the entries' names and data live there */

@@ -2,7 +2,7 @@
 #include "fuse/match.h"
 
 /* Nodes: attn_scores, softmax, attn_values. Online softmax adds in another order and rounds less, so its bits
- * differ; the row-wise form is the same three kernels without the buffer of scores. */
+ * differ. attn_rows runs the same three kernels without the buffer of scores. */
 bool fb_rewrite_attention(const fb_match *m) {
     const fb_op *scores = fb_match_op(m, 0);
     fb_op op = fb_match_new(m->options->exact ? FB_OP_ATTN_ROWS : FB_OP_ATTN_FLASH, FB_FUSE_ATTN_FLASH);
@@ -13,13 +13,13 @@ bool fb_rewrite_attention(const fb_match *m) {
     return fb_match_replace(m, &op, 3);
 }
 
-/* Nodes: rope (q), rope (k), kv_append, by the same angles. */
+/* Nodes: rope (q), rope (k), kv_append. Both ropes use the same angles. */
 bool fb_condition_rope_kv(const fb_match *m) {
     const fb_op *q = fb_match_op(m, 0), *k = fb_match_op(m, 1);
     return q->in[1] == k->in[1] && q->attr.rotary == k->attr.rotary;
 }
 
-/* Another rope of the same q: the query for the sinks. FB_NONE without them. */
+/* Another rope of the same q: the query for the sinks. FB_NONE without sinks. */
 static int32_t second_query(const fb_match *m) {
     const fb_op *q = fb_match_op(m, 0);
     for (int32_t i = 0; i < m->program->op_count[m->section]; i++) {

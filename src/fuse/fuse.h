@@ -1,5 +1,5 @@
-/* Fuses: named rewrites of some ops of a program into one. Each has a switch, an exactness class and rows of
- * a pattern table (table.c); what is fused is decided here, never in an architecture or a kernel. */
+/* Fuses: each rewrites some ops of a program into one. A fuse has a name, a switch, an exactness class and
+ * rows in a pattern table (table.c). What is fused is decided here, never in an architecture or a kernel. */
 #ifndef FB_FUSE_FUSE_H
 #define FB_FUSE_FUSE_H
 
@@ -7,8 +7,8 @@
 
 /* X(ID, name, class, what becomes one)
  *
- * The order is the rule by which conflicts resolve: fuses are applied from first to last, and one whose ops
- * an earlier one has taken does not apply. What swallows more comes first. */
+ * Fuses are applied from first to last. A fuse does not apply if an earlier one has taken its ops. So the
+ * fuses that combine more ops come first. */
 #define FB_FUSES(X)                                                                                          \
     X(HEAD_SCREEN, head_screen, BIT,                                                                         \
       "LM head + argmax, of the rows that a copy in 8 bits says can win (cpu)")                              \
@@ -36,8 +36,8 @@ typedef enum fb_fuse_id {
         FB_FUSE_COUNT
 } fb_fuse_id;
 
-/* BIT: bit-identical to the plain ops at the same dtype. TOL: differs, within a stated bound; such a fuse has
- * a second, bit variant for --exact. */
+/* BIT: bit-identical to the plain ops at the same dtype. TOL: differs within a stated bound; such a fuse has
+ * a second, bit-identical variant for --exact. */
 typedef enum fb_exactness { FB_EXACT_BIT, FB_EXACT_TOL } fb_exactness;
 
 typedef struct fb_fuse {
@@ -52,51 +52,54 @@ const char *fb_fuse_name(int fuse);
 #define FB_FUSE_BIT(id) (1u << (id))
 #define FB_FUSE_ALL     (FB_FUSE_BIT(FB_FUSE_COUNT) - 1)
 
-/* "none", "all", "auto", or a list "add_norm,bias_act" or "all,-qkv_up". `automatic` is set if the planner is
- * to choose. */
+/* Parses "none", "all", "auto", or a list such as "add_norm,bias_act" or "all,-qkv_up". Sets `automatic` if
+ * the planner is to choose. */
 fb_status fb_fuse_parse(const char *spec, uint32_t *fuses, bool *automatic, fb_error *err);
 
 typedef struct fb_plan_options {
-    uint32_t fuses; /* bits of what may be applied */
-    bool exact;     /* bit-identical variants only */
-    bool greedy;    /* only the best token of a step is wanted, not the logits */
-    bool float_dot; /* quantised weights are multiplied with floats: nothing is quantised in the program */
-    int64_t sinks, window; /* of a cache that is a ring (fb_ring); 0: dense */
-    /* What the device can do. It is asked before a plan is made, and nothing changes a plan afterwards. */
-    bool screen;           /* the head has a screen (base/screen.h) there … */
-    const char *no_screen; /* … or why not; NULL: the pattern's own words */
-    bool graph;            /* it can record a step */
-    /* Why a program's layers cannot be one kernel there, in a few words; NULL: they can. The function is NULL
-     * where no program's can. */
+    uint32_t fuses;        /* bits of the fuses that may be applied */
+    bool exact;            /* bit-identical variants only */
+    bool greedy;           /* only the best token of a step is wanted, not the logits */
+    bool float_dot;        /* multiply quantised weights with floats: the program has no quantize op */
+    int64_t sinks, window; /* of a cache that forgets (fb_ring); 0: dense */
+    /* What the device can do. The device is asked before a plan is made; a plan never changes afterwards. */
+    bool screen;           /* the head has a screen (base/screen.h) on the device … */
+    const char *no_screen; /* … or the reason why not; NULL: the pattern's own reason */
+    bool screen_failed;    /* the head could have one, but there was no memory for it */
+    bool graph;            /* the device can record a step */
+    /* Why a program's layers cannot be one kernel on the device, in a few words; NULL: they can;
+     * FB_NO_MEMORY: there was none to find out, and there is no plan. The function itself is NULL if no
+     * program's layers can. */
     const char *(*step_why_not)(const void *arg, const fb_program *program);
     const void *step_arg;
 } fb_plan_options;
 
-/* A program after its fuses. The frequencies still belong to the plain program. */
+/* A program after its fuses. The plain program still owns the frequencies. */
 typedef struct fb_plan {
     fb_program program;
     uint32_t applied;
-    int64_t calls[FB_FUSE_COUNT];      /* ops that carry the fuse in one step, all layers counted */
-    int64_t head_calls[FB_FUSE_COUNT]; /* of these, in the epilogue */
+    int64_t calls[FB_FUSE_COUNT];      /* ops that the fuse made, in one step, with all layers counted */
+    int64_t head_calls[FB_FUSE_COUNT]; /* those of them in the epilogue */
 } fb_plan;
 
 fb_status fb_plan_make(const fb_program *plain, const fb_plan_options *options, fb_plan *plan, fb_error *err);
 
-/* Why a fuse alone (options->fuses does not count) does not apply to a plain program, in a few words; NULL if
- * it does. */
+/* Why a fuse, applied alone (options->fuses is ignored), does not apply to a plain program, in a few words;
+ * NULL: it applies. */
 const char *fb_fuse_why_not(const fb_program *plain, fb_fuse_id fuse, const fb_plan_options *options);
 
-/* What must be switched on for the fuse to have anything to do: itself; for `step`, all that leaves a layer
- * no ops but those of its kernel. */
-static inline uint32_t fb_fuse_company(int fuse) {
+/* The fuses that must be on for this one to do anything: itself. `step` also needs the fuses that leave a
+ * layer with no ops but those of its kernel. */
+static inline uint32_t fb_fuse_required(int fuse) {
     return fuse == FB_FUSE_STEP ? FB_FUSE_ALL : FB_FUSE_BIT(fuse);
 }
 
-/* Whether a fuse applies with quant_gemm but not alone: a norm whose projections read it quantised. */
+/* Whether a fuse applies together with quant_gemm but not alone: a norm whose projections read it quantised.
+ */
 bool fb_fuse_after_quant_gemm(const fb_program *plain, fb_fuse_id fuse, const fb_plan_options *options);
 
-/* Puts `quantize` ops before the linears whose weights are multiplied with integers (slots of Q8_0 and Q4_0);
- * and whether there are any. fb_plan_make does this to a plain program. */
+/* Inserts `quantize` ops before the linears whose weights (Q8_0 and Q4_0) are multiplied with integers; and
+ * whether a program has such weights. fb_plan_make does this to a plain program. */
 fb_status fb_program_quantize(fb_program *program, fb_error *err);
 bool fb_program_quantizes(const fb_program *plain);
 

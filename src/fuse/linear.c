@@ -1,10 +1,10 @@
-/* Fuses around projections: all of them make one linear_group of one, two or three linears, with what comes
- * before and after folded in. */
+/* Fuses around projections. All of them make one linear_group out of one to three linears and the ops before
+ * and after them. */
 #include "fuse/match.h"
 
 #define LINEARS (FB_KIND(LINEAR) | FB_KIND(LINEAR_GROUP))
 
-/* The attributes of a linear as a group of one; a group's are its own. */
+/* The attributes of a linear, as a group of one segment. A group keeps its own. */
 static fb_op_attr group_attr(const fb_op *op) {
     fb_op_attr attr = op->attr;
     if (op->kind != FB_OP_LINEAR) return attr;
@@ -53,12 +53,12 @@ bool fb_condition_qkv(const fb_match *m) {
     for (int n = 0; n < 3; n++) {
         if (fb_match_op(m, n)->in[0] != fb_match_op(m, 0)->in[0] || !feeds_attention(m, fb_match_op(m, n)))
             return false;
-        if (n && m->op[n] < m->op[n - 1]) return false; /* one order of the three is enough */
+        if (n && m->op[n] < m->op[n - 1]) return false; /* accept the three in one order only */
     }
     return true;
 }
 
-/* The value that `value` is a norm of, quantised or not; or itself. */
+/* The value that `value` is a norm of, quantised or not; otherwise `value` itself. */
 static int32_t behind_norm(const fb_match *m, int32_t value) {
     for (;;) {
         int32_t writer = fb_op_writing(m->program, m->section, value);
@@ -77,7 +77,7 @@ bool fb_condition_qkv_up(const fb_match *m) {
            behind_norm(m, qkv->in[0]) == behind_norm(m, up->in[0]);
 }
 
-/* qkv (three linears) and qkv_up (two groups): whatever number of nodes the pattern has. */
+/* qkv (three linears) and qkv_up (two groups): joins all nodes of the pattern. */
 bool fb_rewrite_group(const fb_match *m) {
     bool ok;
     int nodes = m->op[2] == FB_NONE ? 2 : 3;
@@ -87,7 +87,7 @@ bool fb_rewrite_group(const fb_match *m) {
 
 /* ---- before: quantising ---- */
 
-/* All its readers are projections (model/lower.c), and all quantise for themselves. */
+/* Every reader of a quantize op is a projection (fuse/lower.c). Each now quantises its input itself. */
 bool fb_rewrite_quant_gemm(const fb_match *m) {
     fb_program *p = m->program;
     fb_op quantize = *fb_match_op(m, 0);
@@ -106,7 +106,7 @@ bool fb_rewrite_quant_gemm(const fb_match *m) {
 
 /* ---- before: the norm ---- */
 
-/* Every reader of the norm must be a projection, and nobody else may want to see it. */
+/* Every reader of the norm must be a projection, and the value must not be needed elsewhere. */
 bool fb_condition_norm_linear(const fb_match *m) {
     const fb_program *p = m->program;
     int32_t value = fb_match_op(m, 0)->out[0], projections = 0;
@@ -145,7 +145,7 @@ bool fb_rewrite_norm_linear(const fb_match *m) {
 
 /* ---- after: activation, product, residual ---- */
 
-/* A projection and the activation of one of its segments: bias_act and, for silu, swiglu_gemm. */
+/* A projection and the activation of one of its segments: bias_act, and swiglu_gemm for silu. */
 bool fb_rewrite_linear_act(const fb_match *m) {
     bool ok;
     const fb_op *act = fb_match_op(m, 1);

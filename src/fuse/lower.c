@@ -1,5 +1,5 @@
-/* Linears whose weights are multiplied with integers: each gets its input quantised, by an op of its own that
- * all linears with the same input share. */
+/* Inserts quantize ops before linears whose weights are multiplied with integers. Linears with the same input
+ * share one. */
 #include <stdio.h>
 
 #include "base/pack.h"
@@ -17,8 +17,8 @@ bool fb_program_quantizes(const fb_program *p) {
     return false;
 }
 
-/* The op that quantises `value` before op number `index`, with its output: one that is there already, or a
- * new one. FB_NONE: no room. */
+/* The output of the op that quantises `value` before op `*index`: an existing op or a new one. FB_NONE: a
+ * table is full. */
 static int32_t quantized(fb_program *p, fb_section section, int32_t value, int32_t *index) {
     for (int32_t i = 0; i < *index; i++)
         if (p->ops[section][i].kind == FB_OP_QUANTIZE && p->ops[section][i].in[0] == value)

@@ -1,7 +1,6 @@
 #include "fuse/match.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 fb_op *fb_match_op(const fb_match *match, int node) {
     return &match->program->ops[match->section][match->op[node]];
@@ -73,15 +72,13 @@ static bool node_fits(const fb_pattern *p, const fb_match *m, int node) {
     return true;
 }
 
+/* On the stack, 40 KB: a fuse that is left out for lack of memory would change the answer's bits. */
 static bool try_rewrite(const fb_pattern *p, const fb_match *m) {
     if (p->condition && !p->condition(m)) return false;
-    fb_program *before = malloc(sizeof *before);
-    if (!before) return false;
-    *before = *m->program;
+    fb_program before = *m->program;
     fb_layout layout;
     bool done = p->rewrite(m) && fb_layout_make(m->program, &layout, NULL) == FB_OK;
-    if (!done) *m->program = *before;
-    free(before);
+    if (!done) *m->program = before;
     return done;
 }
 
@@ -172,9 +169,9 @@ static bool depends(const fb_program *p, const fb_op *op, const fb_op *other) {
 
 bool fb_section_sort(fb_program *p, fb_section section) {
     int32_t count = p->op_count[section], done = 0;
-    fb_op *sorted = malloc(sizeof(fb_op) * FB_MAX_OPS);
+    fb_op sorted[FB_MAX_OPS];
     bool placed[FB_MAX_OPS] = {false};
-    while (sorted && done < count) {
+    while (done < count) {
         int32_t next = FB_NONE;
         for (int32_t i = 0; i < count && next == FB_NONE; i++) {
             bool ready = !placed[i];
@@ -187,7 +184,6 @@ bool fb_section_sort(fb_program *p, fb_section section) {
         placed[next] = true;
         sorted[done++] = p->ops[section][next];
     }
-    if (done == count && sorted) memcpy(p->ops[section], sorted, (size_t)count * sizeof(fb_op));
-    free(sorted);
+    if (done == count) memcpy(p->ops[section], sorted, (size_t)count * sizeof(fb_op));
     return done == count;
 }

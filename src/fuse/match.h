@@ -1,4 +1,4 @@
-/* Patterns over ops, and the tools to rewrite what they match. */
+/* Patterns over ops, and functions that rewrite what they match. */
 #ifndef FB_FUSE_MATCH_H
 #define FB_FUSE_MATCH_H
 
@@ -9,7 +9,7 @@
 
 #define FB_KIND(kind) (1ull << (FB_OP_##kind))
 
-/* Input `input` (or any) of node `reader` is an output of node `writer`, all of it and no view. `sole`:
+/* Input `input` (or any input) of node `reader` is a whole output of node `writer`, not a view of it. `sole`:
  * nothing else reads that output. */
 typedef struct fb_edge {
     int8_t reader, input, writer;
@@ -30,16 +30,17 @@ typedef struct fb_pattern {
     uint64_t kinds[FB_MAX_NODES]; /* the op kinds that a node may be */
     fb_edge edges[FB_MAX_NODES];
     bool (*condition)(const fb_match *match); /* or NULL */
-    /* False: not possible after all. The program is then restored, as it is when no layout would serve it. */
+    /* False: the rewrite is not possible. The program is then restored, as it is if the result has no valid
+     * layout. */
     bool (*rewrite)(const fb_match *match);
-    const char *needs; /* why there is no match: "no gated MLP" */
+    const char *needs; /* the reason if nothing matches: "no gated MLP" */
 } fb_pattern;
 
 /* The pattern table, in the order of the fuses. */
 extern const fb_pattern fb_pattern_table[];
 extern const int32_t fb_pattern_count;
 
-/* Applies the pattern once. False if it is nowhere. */
+/* Applies the pattern once. False: it matches nowhere. */
 bool fb_pattern_apply(const fb_pattern *pattern, fb_program *program, const fb_plan_options *options);
 
 /* ---- for conditions and rewrites ---- */
@@ -48,26 +49,23 @@ fb_op *fb_match_op(const fb_match *match, int node);
 
 /* The op of the section that writes `value` (its storage), or FB_NONE. */
 int32_t fb_op_writing(const fb_program *program, fb_section section, int32_t value);
-/* How many times ops of all sections read `value` or a view of its storage; a carried value counts as read.
- */
+/* How many times ops of all sections read `value` or a view of its storage. A carry counts as a read. */
 int32_t fb_value_reads(const fb_program *program, int32_t value);
 /* Whether some op of `kinds` reads `value` or a view of its storage. */
 bool fb_value_feeds(const fb_program *program, fb_section section, int32_t value, uint64_t kinds);
 
-/* An op of `kind` without inputs, outputs and weights, that carries `fuse`. */
+/* A new op of `kind`, without inputs, outputs and weights, marked with `fuse`. */
 fb_op fb_match_new(fb_op_kind kind, fb_fuse_id fuse);
 
-/* Puts `op` in the place of all matched nodes, whose fuses it then carries too, and sorts the section. False
- * if no order of the section's ops serves: one of the nodes depends on another through an op outside the
- * match. */
+/* Replaces all matched nodes by `op`, which takes over the marks of their fuses, and sorts the section. False
+ * if the ops cannot be ordered: one node depends on another through an op outside the match. */
 bool fb_match_replace(const fb_match *match, const fb_op *op, int nodes);
 
 bool fb_op_remove(fb_program *program, fb_section section, int32_t index);
-void fb_value_replace(fb_program *program, int32_t old, int32_t by); /* in every op's inputs */
-int32_t fb_value_new(fb_program *program, int32_t like,
-                     const char *suffix); /* FB_NONE when there is no room */
+void fb_value_replace(fb_program *program, int32_t old, int32_t by);         /* in every op's inputs */
+int32_t fb_value_new(fb_program *program, int32_t like, const char *suffix); /* FB_NONE: the table is full */
 
-/* Stable topological order of a section. False if there is a cycle. */
+/* Sorts a section topologically; stable. False if there is a cycle. */
 bool fb_section_sort(fb_program *program, fb_section section);
 
 /* Rewrites, by family. */

@@ -1,7 +1,7 @@
-/* Fuses of additions, products and norms: what a row needs no matrix for. */
+/* Fuses of additions, products and norms: all row operations without a matrix. */
 #include "fuse/match.h"
 
-/* Nodes: a + b, (a + b) + c. The order of the two additions is the model's. */
+/* Nodes: a + b, (a + b) + c. The model decides the order of the two additions. */
 bool fb_rewrite_add3(const fb_match *m) {
     const fb_op *first = fb_match_op(m, 0), *second = fb_match_op(m, 1);
     fb_op op = fb_match_new(FB_OP_ADD3, FB_FUSE_ADD3);
@@ -22,7 +22,7 @@ bool fb_rewrite_swiglu_vec(const fb_match *m) {
     return fb_match_replace(m, &op, 2);
 }
 
-/* An add or add3 as the first part of an add_norm. */
+/* The addition part of an add_norm, from an add or add3. */
 static fb_op sum_part(const fb_op *add) {
     fb_op op = fb_match_new(FB_OP_ADD_NORM, FB_FUSE_ADD_NORM);
     op.attr.terms = add->kind == FB_OP_ADD3 ? 3 : 2;
@@ -60,22 +60,21 @@ static bool is_norm_of(const fb_op *op, int32_t x, const fb_op *like) {
     return norm && op->in[0] == x && (!like || (op->kind == like->kind && op->attr.eps == like->attr.eps));
 }
 
-/* Node 0 writes the carried value, node 1 is a norm of it in the following layer. */
+/* Node 0 writes the carried value. Node 1 is a norm of it in the following layer. */
 bool fb_condition_across(const fb_match *m) {
     const fb_carry *carry = carry_written(m->program, fb_match_op(m, 0));
     return carry && is_norm_of(fb_match_op(m, 1), carry->next, NULL) &&
            m->program->carry_count < FB_MAX_CARRIES - 1;
 }
 
-/* Layer 0's norm moves to the prologue; there it reads layer 0's weights. */
+/* Moves layer 0's norm to the prologue, where it reads layer 0's weights. */
 static bool move_to_prologue(fb_program *p, const fb_op *norm) {
     if (p->op_count[FB_PROLOGUE] == FB_MAX_OPS) return false;
     p->ops[FB_PROLOGUE][p->op_count[FB_PROLOGUE]++] = *norm;
     return true;
 }
 
-/* The last layer's sum is followed by the final norm instead, whose place in the epilogue the carried value
- * takes. */
+/* After the last layer's sum comes the final norm. The carried value replaces it in the epilogue. */
 static void take_final_norm(fb_program *p, fb_op *op, int32_t x, int32_t first) {
     for (int32_t i = 0; i < p->op_count[FB_EPILOGUE]; i++) {
         fb_op *final = &p->ops[FB_EPILOGUE][i];
@@ -95,7 +94,7 @@ bool fb_rewrite_add_norm_across(const fb_match *m) {
     fb_op op = sum_part(fb_match_op(m, 0)), first = *fb_match_op(m, 1);
     int32_t x = carry_written(p, fb_match_op(m, 0))->next;
     op.next_layer = true;
-    /* All norms of x that are alike, two at most. */
+    /* Takes all norms of x of the same kind, at most two. */
     for (int32_t i = 0; i < p->op_count[FB_BODY] && op.attr.norms < 2;) {
         fb_op norm = p->ops[FB_BODY][i];
         if (!is_norm_of(&norm, x, &first)) {

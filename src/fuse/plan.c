@@ -1,10 +1,8 @@
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "fuse/match.h"
 
-/* ---- the user's words
- * --------------------------------------------------------------------------------------------------- */
+/* ---- parsing --fuse ---- */
 
 static fb_status parse_word(const char *word, size_t length, bool first, uint32_t *fuses, bool *automatic,
                             fb_error *err) {
@@ -46,9 +44,7 @@ fb_status fb_fuse_parse(const char *spec, uint32_t *fuses, bool *automatic, fb_e
     }
 }
 
-/* ---- applying
- * -----------------------------------------------------------------------------------------------------------
- */
+/* ---- applying ---- */
 
 static void count_calls(fb_plan *plan) {
     const fb_program *p = &plan->program;
@@ -80,11 +76,15 @@ fb_status fb_plan_make(const fb_program *plain, const fb_plan_options *options, 
         }
     }
     count_calls(plan);
-    /* Not a rewrite: the same ops, launched together. */
+    /* graph is not a rewrite: the same ops are launched together. */
     if (options->graph && (options->fuses & FB_FUSE_BIT(FB_FUSE_GRAPH))) {
         plan->applied |= FB_FUSE_BIT(FB_FUSE_GRAPH);
         plan->calls[FB_FUSE_GRAPH] = 1;
-        if ((options->fuses & FB_FUSE_BIT(FB_FUSE_STEP)) && !step_why_not(options, &plan->program)) {
+        bool step = options->fuses & FB_FUSE_BIT(FB_FUSE_STEP);
+        const char *why_not = step ? step_why_not(options, &plan->program) : NULL;
+        if (why_not && strcmp(why_not, FB_NO_MEMORY) == 0)
+            return fb_fail(err, FB_ERROR_MEMORY, "step: no memory for its work list");
+        if (step && !why_not) {
             plan->applied |= FB_FUSE_BIT(FB_FUSE_STEP);
             plan->calls[FB_FUSE_STEP] = 1;
         }
@@ -94,11 +94,8 @@ fb_status fb_plan_make(const fb_program *plain, const fb_plan_options *options, 
 }
 
 static bool applies(const fb_program *plain, fb_fuse_id fuse, fb_plan_options options) {
-    fb_plan *plan = malloc(sizeof *plan);
-    bool yes =
-        plan && fb_plan_make(plain, &options, plan, NULL) == FB_OK && (plan->applied & FB_FUSE_BIT(fuse));
-    free(plan);
-    return yes;
+    fb_plan plan;
+    return fb_plan_make(plain, &options, &plan, NULL) == FB_OK && (plan.applied & FB_FUSE_BIT(fuse));
 }
 
 static fb_plan_options only(const fb_plan_options *options, uint32_t fuses) {
@@ -112,16 +109,13 @@ bool fb_fuse_after_quant_gemm(const fb_program *plain, fb_fuse_id fuse, const fb
     return !applies(plain, fuse, only(options, alone)) && applies(plain, fuse, only(options, both));
 }
 
-/* Of a fuse that no pattern makes: what the device says of the plan with all fuses. */
+/* Why `step`, which has no pattern, does not apply: the device's answer for the plan with all fuses. */
 static const char *why_no_step(const fb_program *plain, const fb_plan_options *options) {
     if (!options->graph) return "only on the cuda backend";
-    fb_plan *plan = malloc(sizeof *plan);
+    fb_plan plan;
     fb_plan_options o = only(options, FB_FUSE_ALL & ~FB_FUSE_BIT(FB_FUSE_STEP));
-    const char *why = plan && fb_plan_make(plain, &o, plan, NULL) == FB_OK
-                          ? step_why_not(options, &plan->program)
-                          : "no memory";
-    free(plan);
-    return why;
+    return fb_plan_make(plain, &o, &plan, NULL) == FB_OK ? step_why_not(options, &plan.program)
+                                                         : "no plan with all fuses";
 }
 
 const char *fb_fuse_why_not(const fb_program *plain, fb_fuse_id fuse, const fb_plan_options *options) {

@@ -15,7 +15,8 @@ const char *fb_fuse_name(int fuse) { return fb_fuse_table[fuse].name; }
 #define NORMS   (K(LAYERNORM) | K(RMSNORM))
 #define SUMS    (K(ADD) | K(ADD3))
 
-/* A row is three lines: the nodes, the edges {reader, its input, writer, sole}, the functions and words. */
+/* Each row has three lines: the nodes; the edges {reader, its input, writer, sole}; the functions and the
+ * reason. */
 /* clang-format off */
 const fb_pattern fb_pattern_table[] = {
     {FB_FUSE_HEAD_SCREEN, FB_EPILOGUE, 1, {K(LINEAR)},

@@ -88,7 +88,8 @@ static fb_status put_model(const fb_spec *spec, const target *t, fb_error *err) 
     put_f32(t, rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon", h->eps);
     if (strcmp(spec->architecture, "gpt_neox") == 0)
         fb_gguf_put_bool(t->writer, full_key(t, "use_parallel_residual", full), h->parallel);
-    if (p->frequencies) put_rope(t, h);
+    /* Also where nothing rotates: a file that does not say so rotates the whole head. */
+    if (h->rope_base > 0) put_rope(t, h);
     return FB_OK;
 }
 

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include "arch/gguf.h"
 #include "base/sized.h"
@@ -22,30 +23,29 @@ static fb_status join(const char *directory, const char *name, char path[PATH_SI
 
 static fb_status read_config(const char *directory, fb_spec **out, fb_error *err) {
     char path[PATH_SIZE];
+    fb_json *json;
     FB_TRY(join(directory, "config.json", path, err));
-    fb_map map;
-    FB_TRY(fb_map_open(path, &map, err));
-    fb_status status = map.size ? fb_arch_describe(path, (const char *)map.data, map.size, out, err)
-                                : fb_fail(err, FB_ERROR_FILE, "%s: empty file", path);
-    fb_map_close(&map);
+    FB_TRY(fb_json_load(path, FB_CONFIG_LIMIT, &json, err));
+    fb_status status = fb_arch_describe_json(path, json, out, err);
+    fb_json_free(json);
     return status;
 }
 
 /* eos_token_id: one id or a list of them. */
-static fb_status read_ends(const char *path, const json_t *json, fb_spec *spec, bool *found, fb_error *err) {
-    const json_t *value = fb_json_member(json, "eos_token_id");
+static fb_status read_ends(const char *path, const fb_json *json, fb_spec *spec, bool *found, fb_error *err) {
+    const fb_json *value = fb_json_member(json, "eos_token_id");
     *found = value != NULL;
     if (!value) return FB_OK;
     spec->end_count = 0;
-    size_t count = json_is_array(value) ? json_array_size(value) : 1;
+    size_t count = fb_json_is(value, FB_JSON_ARRAY) ? fb_json_size(value) : 1;
     if (count > FB_MAX_ENDS)
         return fb_fail(err, FB_ERROR_FILE, "%s: eos_token_id: %zu ids (at most %d)", path, count,
                        FB_MAX_ENDS);
     for (size_t i = 0; i < count; i++) {
-        const json_t *id = json_is_array(value) ? json_array_get(value, i) : value;
-        json_int_t number = json_integer_value(id);
+        const fb_json *id = fb_json_is(value, FB_JSON_ARRAY) ? fb_json_at(value, i) : value;
+        int64_t number = fb_json_int_of(id);
         char text[64];
-        if (!json_is_integer(id) || number < 0 || number >= LIMIT_ID)
+        if (!fb_json_is(id, FB_JSON_INT) || number < 0 || number >= LIMIT_ID)
             return fb_fail(err, FB_ERROR_FILE, "%s: eos_token_id: %s (0 to %d)", path,
                            fb_json_show(id, text, sizeof text), LIMIT_ID - 1);
         spec->ends[spec->end_count++] = (int32_t)number;
@@ -53,7 +53,7 @@ static fb_status read_ends(const char *path, const json_t *json, fb_spec *spec, 
     return FB_OK;
 }
 
-static fb_status read_begin(const char *path, const json_t *json, fb_spec *spec, fb_error *err) {
+static fb_status read_begin(const char *path, const fb_json *json, fb_spec *spec, fb_error *err) {
     int64_t id;
     FB_TRY(fb_json_int(path, json, "bos_token_id", 0, LIMIT_ID - 1, FB_NONE, &id, err));
     spec->begin = (int32_t)id;
@@ -67,12 +67,12 @@ static fb_status find_ends(const char *directory, fb_spec *spec, fb_error *err) 
     for (size_t i = 0; i < 2 && (!found || spec->begin == FB_NONE); i++) {
         char path[PATH_SIZE];
         FB_TRY(join(directory, names[i], path, err));
-        if (!fb_map_exists(path)) continue;
-        json_t *json;
-        FB_TRY(fb_json_load(path, 1 << 24, &json, err));
+        if (fb_map_missing(path)) continue;
+        fb_json *json;
+        FB_TRY(fb_json_load(path, FB_CONFIG_LIMIT, &json, err));
         fb_status status = found ? FB_OK : read_ends(path, json, spec, &found, err);
         if (status == FB_OK && spec->begin == FB_NONE) status = read_begin(path, json, spec, err);
-        json_decref(json);
+        fb_json_free(json);
         FB_TRY(status);
     }
     return FB_OK;
@@ -91,7 +91,7 @@ static fb_status check_tokenizer(const char *path, fb_model *m, fb_error *err) {
 static fb_status open_tokenizer(const char *directory, fb_model *m, fb_error *err) {
     char path[PATH_SIZE];
     FB_TRY(join(directory, "tokenizer.json", path, err));
-    if (!fb_map_exists(path)) return FB_OK;
+    if (fb_map_missing(path)) return FB_OK;
     FB_TRY(fb_tokenizer_open(path, &m->tokenizer, err));
     return check_tokenizer(path, m, err);
 }
@@ -107,9 +107,10 @@ static fb_status open_directory(const char *path, fb_model *m, fb_error *err) {
 /* ---- a GGUF file ----------------------------------------------------------------------------------------
  */
 
+/* Whatever is no directory: opening it says what is wrong with it. */
 static bool is_gguf(const char *path) {
-    size_t length = strlen(path);
-    return fb_map_exists(path) || (length > 5 && strcmp(path + length - 5, ".gguf") == 0);
+    struct stat st;
+    return stat(path, &st) != 0 || !S_ISDIR(st.st_mode);
 }
 
 static fb_status find_gguf_ends(const char *path, fb_model *m, fb_error *err) {
@@ -151,9 +152,7 @@ struct fb_attached {
     attachment *first;
 };
 
-fb_status fb_model_open(const char *path, fb_model **out, fb_error *err) {
-    *out = NULL;
-    if (!path || !*path) return fb_fail(err, FB_ERROR_USAGE, "model: no path given");
+fb_status fb_model_new(fb_model **out, fb_error *err) {
     fb_model *m = calloc(1, sizeof *m);
     if (!m) return fb_fail_memory(err, "model", sizeof *m);
     m->attached = calloc(1, sizeof *m->attached);
@@ -162,6 +161,15 @@ fb_status fb_model_open(const char *path, fb_model **out, fb_error *err) {
         return fb_fail_memory(err, "model", sizeof *m->attached);
     }
     pthread_mutex_init(&m->attached->lock, NULL);
+    *out = m;
+    return FB_OK;
+}
+
+fb_status fb_model_open(const char *path, fb_model **out, fb_error *err) {
+    fb_model *m;
+    *out = NULL;
+    if (!path || !*path) return fb_fail(err, FB_ERROR_USAGE, "model: no path given");
+    FB_TRY(fb_model_new(&m, err));
     fb_status status = is_gguf(path) ? open_gguf(path, m, err) : open_directory(path, m, err);
     if (status != FB_OK) {
         fb_model_free(m);
@@ -204,11 +212,13 @@ void fb_model_free(fb_model *m) {
     if (!m) return;
     release_attached(m->attached);
     free(m->weights);
-    fb_tokenizer_free(m->tokenizer);
-    if (m->gguf)
-        fb_gguf_free(m->gguf);
-    else
-        fb_tensors_free(m->tensors);
+    if (!m->borrows) {
+        fb_tokenizer_free(m->tokenizer);
+        if (m->gguf)
+            fb_gguf_free(m->gguf);
+        else
+            fb_tensors_free(m->tensors);
+    }
     fb_spec_free(m->spec);
     free(m);
 }

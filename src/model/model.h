@@ -14,10 +14,14 @@ struct fb_model {
     fb_tensor_table *tensors;
     fb_weight *weights;      /* [slots][layers]: the file's */
     fb_tokenizer *tokenizer; /* or NULL */
+    bool borrows;            /* files and tokenizer are another model's */
     fb_model_info info;
     struct fb_attached *attached; /* what others keep for the model as long as it is open */
     int64_t parameters[FB_DTYPE_COUNT], bytes[FB_DTYPE_COUNT]; /* of the weights as stored, by dtype */
 };
+
+/* One without contents. */
+fb_status fb_model_new(fb_model **out, fb_error *err);
 
 /* Has `release(arg)` called when the model is freed; from several threads at once. The model does not know
  * what it is: a device's copy of the weights, say. */

@@ -43,8 +43,8 @@ typedef struct quantizer {
     double *mean;                 /* of the inputs of the matrix that is being written, or NULL */
     double *shift;                /* what its bias gets, by row */
     double *shifts[FB_MAX_SLOTS]; /* by bias: those of matrices that are written, until the bias is */
-    /* Rows are converted BATCH at a time, shared by the lanes, and then added up and written in order: the
-     * file and the report do not depend on the number of lanes. */
+    /* Rows are converted BATCH at a time, shared by the workers, and then added up and written in order: the
+     * file and the report do not depend on the number of workers. */
     fb_pool *pool;
     const item *converting;
     const int64_t *rows;     /* of the batch */
@@ -175,11 +175,11 @@ static const uint8_t *source_row(const quantizer *q, const fb_weight *w, int64_t
     return bytes_at(q->from, q, place);
 }
 
-static void convert_lane(void *arg, int32_t lane) {
+static void convert_worker(void *arg, int32_t worker) {
     const quantizer *q = arg;
     const fb_weight *w = &q->converting->weight;
     int64_t begin, end;
-    fb_pool_share(q->row_count, 1, lane, fb_pool_lanes(q->pool), &begin, &end);
+    fb_pool_share(q->row_count, 1, worker, fb_pool_workers(q->pool), &begin, &end);
     for (int64_t i = begin; i < end; i++) {
         float *values = row_at(q->values, q, i);
         uint8_t *to = bytes_at(q->to, q, i);
@@ -244,7 +244,7 @@ static fb_status write_batch(quantizer *q, const item *t, const int64_t *rows, i
         q->converting = t;
         q->rows = rows;
         q->row_count = count;
-        fb_pool_run(q->pool, fb_pool_lanes(q->pool), convert_lane, q);
+        fb_pool_run(q->pool, fb_pool_workers(q->pool), convert_worker, q);
     }
     for (int64_t i = 0; i < count; i++) FB_TRY(write_row(q, t, rows[i], i, err));
     return FB_OK;
@@ -360,6 +360,7 @@ fb_status fb_model_quantize(const fb_model *model, const char *path, const fb_qu
     if (!path || !*path) return fb_fail(err, FB_ERROR_USAGE, "quantize: no path given");
     FB_TRY(check_type("type", options.type, err));
     FB_TRY(check_type("head", options.head, err));
+    FB_TRY(fb_tensors_check_files(model->tensors, err));
     quantizer q = {.model = model, .options = &options};
     fb_status status = make_report(model, &q.report, err);
     if (status == FB_OK) status = quantize(&q, path, err);

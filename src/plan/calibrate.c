@@ -1,4 +1,4 @@
-/* What kernels and ops take; calibrate_memory.c has the rest. */
+/* Measures what kernels and ops cost. calibrate_memory.c measures memory and barriers. */
 #include <math.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -17,9 +17,9 @@ static void measure_clock(fb_machine *m) {
     m->clock = (fb_now() - began) / 1000;
 }
 
-/* ---- an op besides its kernel ------------------------------------------------------------------------- */
+/* ---- the cost of an op outside its kernel ---- */
 
-/* The real engine on a program whose layers do nothing: one add of 16 elements, a thousand times. */
+/* A real executor on a program whose layers do almost nothing: one add of 16 elements, a thousand times. */
 #define IDLE_LAYERS 1000
 #define IDLE_WIDTH  16
 
@@ -94,12 +94,12 @@ static fb_status measure_dispatch(fb_machine *m, fb_error *err) {
     return status;
 }
 
-/* ---- kernels ------------------------------------------------------------------------------------------ */
+/* ---- kernels ---- */
 
-/* A kernel at two sizes, a call and a unit of its term growing differently, gives both prices. */
+/* Each kernel runs at two sizes, in which calls and units of its term differ. That gives both prices. */
 typedef struct probe_size {
     int64_t rows, heads, width; /* of the values */
-    int64_t outputs;            /* of a linear, whose inputs are heads * width */
+    int64_t outputs;            /* outputs of a linear; its inputs are heads * width */
     int64_t position;
 } probe_size;
 
@@ -110,7 +110,8 @@ typedef struct probe {
     probe_size small, large;
 } probe;
 
-/* Outputs enough that the call, which is priced as dispatch, does not show; 256 KB of float16. */
+/* Enough outputs that the cost of the call, which is priced as dispatch, does not matter: 256 KB of float16.
+ */
 #define ONE                                                                                                  \
     {1, 1, 256, 128, 0}, { 1, 1, 1024, 128, 0 }
 #define MANY                                                                                                 \
@@ -191,8 +192,8 @@ static double probe_units(const probe *p, const probe_size *s) {
     }
 }
 
-/* Other caches than the usual one cost about the same to compute with; their bytes are counted as they are.
- */
+/* Only the default dtype of the cache is measured. Others cost about the same to compute with, and their
+ * bytes are counted exactly. */
 static fb_dtype probe_kv(fb_dtype act) {
     fb_dtype kv;
     return fb_dtype_parse_kv(NULL, act, &kv, NULL) == FB_OK ? kv : act;
@@ -233,20 +234,20 @@ static void probe_call(const probe *p, const probe_size *s, fb_dtype act, float 
                        .v = buffer[PROBE_KV] + PROBE_FLOATS / 2,
                        .dtype = probe_kv(act),
                        .heads = s->heads,
-                       .capacity = (context + FB_KV_LANES - 1) / FB_KV_LANES * FB_KV_LANES,
+                       .capacity = (context + FB_KV_GROUP - 1) / FB_KV_GROUP * FB_KV_GROUP,
                        .width = s->width};
 }
 
 static double best_call(fb_cpu_kernel kernel, const fb_call *call, float *scratch) {
-    fb_lane lane = {.count = 1, .scratch = scratch};
+    fb_worker worker = {.count = 1, .scratch = scratch};
     double best = INFINITY;
     int64_t times = 1;
     for (int run = 0; run < FB_CALIBRATE_RUNS;) {
         double began = fb_now();
-        for (int64_t i = 0; i < times; i++) kernel(call, &lane);
+        for (int64_t i = 0; i < times; i++) kernel(call, &worker);
         double took = fb_now() - began;
         if (run == 0 && took < 50e-6) {
-            times *= 2; /* until a run is long beside the clock */
+            times *= 2; /* until a run is long compared with reading the clock */
             continue;
         }
         best = fmin(best, took / (double)times);
@@ -255,7 +256,7 @@ static double best_call(fb_cpu_kernel kernel, const fb_call *call, float *scratc
     return best;
 }
 
-/* calls * a + units * b = seconds, at both sizes; neither price is negative. */
+/* Solves calls * a + units * b = seconds at both sizes. Neither price may be negative. */
 static fb_work solve(const double calls[2], const double units[2], const double seconds[2]) {
     double det = calls[0] * units[1] - calls[1] * units[0];
     if (det == 0) return (fb_work){seconds[1] / calls[1], 0};
@@ -277,7 +278,7 @@ static void probe_kernels(fb_machine *m, const fb_isa *isa, float *const *buffer
             calls[k] = probe_calls(p, s);
             units[k] = probe_units(p, s);
             seconds[k] = best_call(isa->kernels[p->kind], &call, buffer[PROBE_SCRATCH]);
-            if (p->kind == FB_OP_HEAD_ARGMAX) /* what it takes besides the linear that it is */
+            if (p->kind == FB_OP_HEAD_ARGMAX) /* its cost on top of the linear that it contains */
                 seconds[k] =
                     fmax(0, seconds[k] - calls[k] * (m->term[FB_TERM_ONE_F16].calls +
                                                      (double)s->width * m->term[FB_TERM_ONE_F16].units));
@@ -286,10 +287,10 @@ static void probe_kernels(fb_machine *m, const fb_isa *isa, float *const *buffer
     }
     /* Two operations a multiply-add, at a width of 1024. */
     fb_work many = m->term[FB_TERM_MANY_F16];
-    m->flops = 2 * m->lanes / (many.units + many.calls / 1024);
+    m->flops = 2 * m->workers / (many.units + many.calls / 1024);
 }
 
-/* Handing out a row of logits and looking for the largest, as a session does. */
+/* Copying out a row of logits and finding the largest, as a session does. */
 static void measure_logits(fb_machine *m, float *const *buffer) {
     enum { LOGITS = 4096 };
     double best = INFINITY;
@@ -311,7 +312,7 @@ static fb_status measure_kernels(fb_machine *m, const fb_isa *isa, fb_error *err
     float *buffer[PROBE_BUFFERS];
     for (int b = 0; b < PROBE_BUFFERS; b++) {
         buffer[b] = (float *)memory + 2 * (int64_t)b * PROBE_FLOATS;
-        /* Small numbers in every dtype; never subnormal, which would slow some machines down. */
+        /* Small numbers in every dtype, but never subnormal: those would slow some machines down. */
         fb_dtype dtype = b == PROBE_WEIGHT ? FB_F16 : b == PROBE_KV ? probe_kv(m->act) : m->act;
         for (int64_t i = 0; i < PROBE_FLOATS; i++)
             fb_dtype_set(dtype, buffer[b], i, 0.25 + 0.01 * (double)(i % 7));
@@ -325,9 +326,9 @@ static fb_status measure_kernels(fb_machine *m, const fb_isa *isa, fb_error *err
     return FB_OK;
 }
 
-/* ---- computing while reading -------------------------------------------------------------------------- */
+/* ---- computing while reading ---- */
 
-/* Weights as layers have them: matrix after matrix of 512 KB, a barrier after each, in small pages. */
+/* Weights as in real layers: matrix after matrix of 512 KB in small pages, with a barrier after each. */
 #define STREAM_K       256
 #define STREAM_OUTPUTS 1024
 #define STREAM_BYTES   (STREAM_OUTPUTS * STREAM_K * 2)
@@ -339,17 +340,17 @@ typedef struct streaming {
     fb_cpu_kernel kernel;
     fb_call call;
     uint8_t *weights;
-    float *scratch; /* [lanes][STREAM_SCRATCH] */
+    float *scratch; /* [workers][STREAM_SCRATCH] */
 } streaming;
 
-static void stream_lane(void *arg, int32_t index) {
+static void stream_worker(void *arg, int32_t index) {
     const streaming *s = arg;
-    fb_lane lane = {
-        .index = index, .count = fb_pool_lanes(s->pool), .scratch = s->scratch + index * STREAM_SCRATCH};
+    fb_worker worker = {
+        .index = index, .count = fb_pool_workers(s->pool), .scratch = s->scratch + index * STREAM_SCRATCH};
     fb_call call = s->call;
     for (int i = 0; i < STREAM_CALLS; i++) {
         call.weights[0].data = s->weights + (int64_t)i * STREAM_BYTES;
-        s->kernel(&call, &lane);
+        s->kernel(&call, &worker);
         fb_pool_barrier(s->pool);
     }
 }
@@ -358,17 +359,17 @@ static double best_stream(streaming *s) {
     double best = INFINITY;
     for (int run = 0; run < 4 * FB_CALIBRATE_RUNS; run++) {
         double began = fb_now();
-        fb_pool_run(s->pool, fb_pool_lanes(s->pool), stream_lane, s);
+        fb_pool_run(s->pool, fb_pool_workers(s->pool), stream_worker, s);
         best = fmin(best, fb_now() - began);
     }
     return best / STREAM_CALLS;
 }
 
-/* A linear of one token whose weights are beyond a core's cache takes longer than its reading or its
- * computing alone; how much of the shorter one is hidden is the overlap. */
+/* A linear of one token whose weights exceed a core's cache takes longer than reading alone or computing
+ * alone. The overlap is the fraction of the shorter one that is hidden. */
 static fb_status measure_overlap(fb_machine *m, const fb_isa *isa, fb_pool *pool, fb_error *err) {
     size_t bytes =
-        FB_CALIBRATE_STREAMED + (STREAM_K + STREAM_OUTPUTS) * 8 + (size_t)m->lanes * STREAM_SCRATCH * 4;
+        FB_CALIBRATE_STREAMED + (STREAM_K + STREAM_OUTPUTS) * 8 + (size_t)m->workers * STREAM_SCRATCH * 4;
     uint8_t *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return fb_fail_memory(err, "overlap measurement", (int64_t)bytes);
     madvise(memory, bytes, MADV_NOHUGEPAGE);
@@ -383,22 +384,22 @@ static fb_status measure_overlap(fb_machine *m, const fb_isa *isa, fb_pool *pool
     double took = best_stream(&s) - m->barrier - m->latency;
     munmap(memory, bytes);
     const fb_work *one = &m->term[FB_TERM_ONE_F16];
-    double compute = (double)STREAM_OUTPUTS / m->lanes * (one->calls + STREAM_K * one->units);
+    double compute = (double)STREAM_OUTPUTS / m->workers * (one->calls + STREAM_K * one->units);
     double memory_time = STREAM_BYTES / fb_machine_bandwidth(m, FB_CALIBRATE_STREAMED);
     m->overlap = fmin(1, fmax(0, (compute + memory_time - took) / fmin(compute, memory_time)));
     return FB_OK;
 }
 
-fb_status fb_machine_measure(int32_t lanes, const char *isa_name, fb_dtype act, fb_machine *m,
+fb_status fb_machine_measure(int32_t workers, const char *isa_name, fb_dtype act, fb_machine *m,
                              fb_error *err) {
     const fb_isa *isa;
     fb_pool *pool;
     FB_TRY(fb_isa_find(isa_name, &isa, err));
-    if (!lanes) lanes = fb_pool_cores();
-    fb_machine_assume(m, lanes, act);
+    if (!workers) workers = fb_pool_cores();
+    fb_machine_assume(m, workers, act);
     strncpy(m->isa, isa->name, sizeof m->isa - 1);
-    FB_TRY(fb_pool_create(lanes, &pool, err));
-    m->barrier = lanes > 1 ? INFINITY : 0;
+    FB_TRY(fb_pool_create(workers, &pool, err));
+    m->barrier = workers > 1 ? INFINITY : 0;
     fb_status status = fb_calibrate_barriers(m, pool, err);
     if (status == FB_OK) status = fb_calibrate_bandwidth(m, pool, err);
     if (status == FB_OK) status = fb_calibrate_barriers(m, pool, err);
@@ -407,7 +408,7 @@ fb_status fb_machine_measure(int32_t lanes, const char *isa_name, fb_dtype act, 
     if (status == FB_OK) status = measure_overlap(m, isa, pool, err);
     fb_pool_free(pool);
     if (status == FB_OK) status = measure_dispatch(m, err);
-    /* A step hands its function to the pool and meets once more at its end. */
+    /* A step has two more barriers: to start the pool's run, and to end it. */
     m->step = 2 * m->barrier + 2 * m->clock;
     return status;
 }

@@ -1,4 +1,4 @@
-/* What a GPU takes, seen from outside: engines of its backend run programs made up for it. */
+/* Measures a GPU from outside: executors of its backend run programs made for the purpose. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -9,33 +9,33 @@
 
 #define FEW   16   /* logits of a step … */
 #define MANY  8192 /* … and of one with many */
-#define TINY  256  /* elements of an op that moves nothing */
+#define TINY  256  /* elements of an op that moves almost nothing */
 #define SHORT 8    /* layers of a short chain … */
 #define LONG  256  /* … and of a long one, each of two ops */
 #define MOST  512  /* layers of a curve's point */
-#define ROWS  512  /* of a prefill's step, as sessions have */
+#define ROWS  512  /* rows of a prefill step, as in sessions */
 
-/* No single step should take longer than this: on a slow device curves end early. */
+/* The longest that a step should take. On a slow device the curves end early. */
 #define STEP_SECONDS  0.2
-#define TRIAL_SECONDS 0.1 /* of all timed runs of a trial, if two of them fit */
+#define TRIAL_SECONDS 0.1 /* time of all timed runs of a trial, unless two runs take longer */
 
-/* What the layers of a program are. */
+/* What the layers of a trial's program compute. */
 typedef enum work {
     WORK_SMALL,       /* an add and a norm of k elements */
     WORK_LINEAR,      /* n outputs of k inputs, float16 weights */
     WORK_NORM_LINEAR, /* the same, with a norm of the input */
-    WORK_GIVEN,       /* the same of Q8_0, the input quantised already */
-    WORK_QUANTISE     /* or in the linear */
+    WORK_GIVEN,       /* the same with Q8_0 weights and an input that is already quantised */
+    WORK_QUANTISE     /* the same, but the linear quantises its input */
 } work;
 
 typedef struct trial {
     work work;
     int64_t layers, k, n, rows, vocab;
     bool own;   /* each layer has a weight of its own */
-    bool graph; /* the step is recorded */
+    bool graph; /* the step is recorded as a graph */
 } trial;
 
-/* ---- one trial ----------------------------------------------------------------------------------------- */
+/* ---- one trial ---- */
 
 enum { SLOT_TABLE, SLOT_LAYER, SLOT_NORM, SLOT_HEAD, SLOTS };
 enum { VALUE_X, VALUE_LAYER, VALUE_NORM, VALUE_BLOCKS, VALUE_LOGITS, VALUES };
@@ -75,7 +75,8 @@ static void make_body(const trial *t, fb_program *p) {
     p->ops[FB_PROLOGUE][1] = make_op(FB_OP_QUANTIZE, VALUE_X, VALUE_BLOCKS, FB_NONE);
 }
 
-/* Every layer reads x, the embedding: a stream runs one after the other all the same. */
+/* Every layer reads x, the embedding. They run one after the other all the same, as they are on one stream.
+ */
 static void make_program(const trial *t, fb_program *p) {
     const int64_t widths[VALUES] = {t->k, t->work == WORK_SMALL ? t->k : t->n, t->k, fb_q8_floats(t->k),
                                     t->vocab};
@@ -102,8 +103,8 @@ static void make_program(const trial *t, fb_program *p) {
     p->ops[FB_EPILOGUE][0] = make_op(FB_OP_LINEAR, VALUE_X, VALUE_LOGITS, SLOT_HEAD);
 }
 
-/* A layer's zeros begin 256 bytes after those of the layer before: other addresses, so that the backend
- * makes a copy of each, but hardly more memory here than one takes. */
+/* The zeros of each layer begin 256 bytes after those of the layer before. The addresses differ, so the
+ * backend copies each layer's weights, but the host needs little more memory than for one layer. */
 #define APART 256
 
 static fb_weight zero_weight(const uint8_t *zeros, fb_dtype dtype, int64_t rows, int64_t cols) {
@@ -127,8 +128,8 @@ typedef struct bench {
     fb_dtype act;
 } bench;
 
-/* The first step, which may load kernels and record, is not timed. Positions go on, as in decoding, so that a
- * recorded step need not be told where it is. */
+/* The first step is not timed, because it may load kernels and record. Positions advance as in decoding, so
+ * that a recorded step finds its position by itself. */
 static fb_status time_steps(fb_single *single, const trial *t, double *seconds, fb_error *err) {
     float logits[MANY];
     fb_row rows[ROWS];
@@ -178,9 +179,10 @@ static fb_status time_trial(const bench *b, const trial *t, double *seconds, fb_
     return status;
 }
 
-/* ---- what is measured ---------------------------------------------------------------------------------- */
+/* ---- what is measured ---- */
 
-/* Chains of ops that move next to nothing: seconds an op, and of the step besides (it has two ops more). */
+/* Times chains of ops that move almost nothing: seconds per op, and seconds of a step without its ops. The
+ * step has two ops more. */
 static fb_status measure_chain(const bench *b, bool graph, double *op, double *step, fb_error *err) {
     trial t = {WORK_SMALL, SHORT, TINY, 1, 1, FEW, false, graph};
     double few, many;
@@ -192,7 +194,7 @@ static fb_status measure_chain(const bench *b, bool graph, double *op, double *s
     return FB_OK;
 }
 
-/* Reading logits back and looking for the largest, as a session does. */
+/* Copying logits to the host and finding the largest, as a session does. */
 static fb_status measure_logits(const bench *b, fb_machine *m, fb_error *err) {
     trial t = {WORK_SMALL, 1, TINY, 1, 1, FEW, false, true};
     double few, many;
@@ -213,8 +215,9 @@ static double median(double *values, int count) {
     return count ? values[count / 2] : 0;
 }
 
-/* Of a chain's op, the part that a large op takes besides its bytes, too: what the parts take more than the
- * whole, for each launch more. The rest is the least that a kernel takes, at least half of it. */
+/* Splits the time of a small op in two. The first part is what a large op also pays on top of its bytes: the
+ * time that more launches of the same bytes cost, per launch. The second is the least that a kernel takes; it
+ * gets at least half. */
 static void split_small(fb_machine *m, double tiny, const double *seconds, int count) {
     double more[FB_CURVE_POINTS];
     for (int i = 1; i < count; i++) {
@@ -225,8 +228,8 @@ static void split_small(fb_machine *m, double tiny, const double *seconds, int c
     m->small = tiny - m->node;
 }
 
-/* Products of one token with weights of growing size, each launch with its own, so many that the cache does
- * not hold them until the next step. */
+/* Linears of one token with weights of growing size. Each launch has its own weights, and there are so many
+ * that the cache does not keep them until the next step. */
 static fb_status measure_reading(const bench *b, const fb_device_info *device, fb_machine *m, double tiny,
                                  fb_error *err) {
     static const int64_t sizes[FB_CURVE_POINTS][2] = {
@@ -238,11 +241,12 @@ static fb_status measure_reading(const bench *b, const fb_device_info *device, f
     int count = 0;
     while (count < FB_CURVE_POINTS) {
         double wanted = fmin(fmax(2.0 * (double)device->l2_bytes / m->bytes[count], 4), MOST);
-        double possible = fmax(STEP_SECONDS / 4 / (4 * last), 2); /* four times the bytes at most */
-        double room = (double)device->memory_free / 2 / m->bytes[count];
-        if (count && room < 2) break;
-        if (!count) possible = SHORT; /* nothing is known of linears yet */
-        int64_t layers = (int64_t)fmin(fmin(wanted, possible), fmax(room, 2));
+        double possible =
+            fmax(STEP_SECONDS / 4 / (4 * last), 2); /* the next point has at most four times the bytes */
+        double fitting = (double)device->memory_free / 2 / m->bytes[count];
+        if (count && fitting < 2) break;
+        if (!count) possible = SHORT; /* the first point: no time of a linear is known yet */
+        int64_t layers = (int64_t)fmin(fmin(wanted, possible), fmax(fitting, 2));
         trial t = {WORK_LINEAR, layers, sizes[count][0], sizes[count][1], 1, FEW, true, true};
         double step;
         FB_TRY(time_trial(b, &t, &step, err));
@@ -257,7 +261,7 @@ static fb_status measure_reading(const bench *b, const fb_device_info *device, f
     return FB_OK;
 }
 
-/* A linear with and without, at two sizes. */
+/* Times a linear with and without a folded norm or quantising, at two sizes. */
 #define FOLD_LAYERS 8
 static fb_status measure_folding(const bench *b, work without, work with, const fb_machine *m, fb_work *price,
                                  fb_error *err) {
@@ -305,7 +309,7 @@ fb_status fb_machine_measure_gpu(const fb_backend *backend, int32_t device, fb_d
     fb_machine_assume_gpu(m, device, act);
     FB_TRY(measure_chain(&b, true, &tiny, &m->graph, err));
     FB_TRY(measure_chain(&b, false, &stream, &m->step, err));
-    /* The host and the device work at the same time: the slower one sets the pace of a stream. */
+    /* Host and device work in parallel: the slower one determines the speed. */
     m->launch = stream;
     FB_TRY(measure_logits(&b, m, err));
     FB_TRY(measure_reading(&b, &info, m, tiny, err));

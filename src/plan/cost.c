@@ -4,29 +4,29 @@
 
 #include "base/pool.h"
 
-/* What the counting functions below share. */
+/* State shared by the counting functions below. */
 typedef struct counting {
     const fb_bound *bound;
     const fb_program *program;
     const fb_op *op;
     fb_shape shape;   /* rows and position of this section */
-    fb_weight screen; /* of the head, if the op reads one */
+    fb_weight screen; /* the head's screen, if the op reads one */
     fb_cost cost;
 } counting;
 
-/* Lanes share columns in whole multiples of this, as they do the outputs of projections. */
+/* Workers divide columns in multiples of this, as they do the outputs of projections. */
 #define GRAIN FB_LINEAR_GRAIN
 
-/* Queries of a KV head from which attention widens keys and values once for all of them. */
+/* From this many queries per KV head on, attention widens keys and values once for all of them. */
 #define MANY_QUERIES 9
 
-/* ---- sizes -------------------------------------------------------------------------------------------- */
+/* ---- sizes ---- */
 
-static int64_t busiest(int64_t count, int64_t grain, int32_t lanes) {
+static int64_t busiest(int64_t count, int64_t grain, int32_t workers) {
     int64_t most = 0;
-    for (int32_t lane = 0; lane < lanes; lane++) {
+    for (int32_t worker = 0; worker < workers; worker++) {
         int64_t begin, end;
-        fb_pool_share(count, grain, lane, lanes, &begin, &end);
+        fb_pool_share(count, grain, worker, workers, &begin, &end);
         if (end - begin > most) most = end - begin;
     }
     return most;
@@ -37,7 +37,7 @@ static const fb_weight *weight(const counting *c, int k) {
     return slot == FB_NONE ? NULL : &c->bound->weights[slot * c->program->layers];
 }
 
-/* What is read of weight k: of a head with a screen, that. */
+/* The weight that is read as weight k: for a head with a screen, the screen's copy. */
 static const fb_weight *read_weight(const counting *c, int k) {
     return c->op->attr.screen && k == 0 ? &c->screen : weight(c, k);
 }
@@ -49,7 +49,7 @@ static int64_t element_size(const counting *c, const fb_value *v) {
     return fb_dtype_size(storage->always_f32 && c->shape.act != FB_F64 ? FB_F32 : c->shape.act);
 }
 
-/* Positions that all rows see together: row t sees 0 … position + t. */
+/* Positions that all rows see, added up: row t sees 0 … position + t. */
 static int64_t positions_seen(const counting *c) {
     return c->shape.rows * (c->shape.position + 1) + c->shape.rows * (c->shape.rows - 1) / 2;
 }
@@ -70,7 +70,7 @@ static void add_work(counting *c, fb_term term, double calls, double units) {
     c->cost.work[term].units += units;
 }
 
-/* ---- bytes -------------------------------------------------------------------------------------------- */
+/* ---- bytes ---- */
 
 static void count_values(counting *c) {
     const fb_op *op = c->op;
@@ -85,7 +85,7 @@ static void count_values(counting *c) {
 
 static void count_weights(counting *c) {
     for (int k = 0; k < FB_MAX_WEIGHTS; k++) {
-        bool again = false; /* segments of a group may share a norm */
+        bool again = false; /* segments of a group may share a norm: count it once */
         for (int e = 0; e < k; e++) again = again || c->op->weights[e] == c->op->weights[k];
         if (!weight(c, k) || again) continue;
         c->cost.weight_bytes += weight_bytes(read_weight(c, k));
@@ -99,11 +99,11 @@ static int64_t kv_bytes(const counting *c, int64_t positions, int halves) {
     return halves * positions * p->kv_heads * p->head_dim * fb_dtype_size(c->shape.kv);
 }
 
-/* ---- ops ---------------------------------------------------------------------------------------------- */
+/* ---- ops ---- */
 
-/* What all lanes wrote and one lane reads whole: the part of it that others wrote. */
+/* Of `bytes` that all workers wrote and one worker reads: the part that others wrote. */
 static double foreign(const counting *c, int64_t bytes) {
-    return (double)bytes * (c->shape.lanes - 1) / c->shape.lanes;
+    return (double)bytes * (c->shape.workers - 1) / c->shape.workers;
 }
 
 static fb_term norm_term(fb_op_kind kind) {
@@ -115,29 +115,29 @@ static int64_t norm_flops(fb_op_kind kind) { return kind == FB_OP_RMSNORM ? 4 : 
 static void count_table(counting *c) {
     const fb_weight *table = weight(c, 0);
     c->cost.weight_bytes = c->shape.rows * fb_dtype_bytes(table->dtype, table->cols);
-    int64_t part = busiest(table->cols, GRAIN, c->shape.lanes);
+    int64_t part = busiest(table->cols, GRAIN, c->shape.workers);
     add_work(c, FB_TERM_ADD, (double)c->shape.rows, (double)(c->shape.rows * part));
 }
 
 static void count_angles(counting *c) {
-    int64_t rows = busiest(c->shape.rows, 1, c->shape.lanes), half = c->op->attr.rotary / 2;
+    int64_t rows = busiest(c->shape.rows, 1, c->shape.workers), half = c->op->attr.rotary / 2;
     c->cost.flops = c->shape.rows * half * 2 * FB_FLOPS_FUNCTION;
     add_work(c, FB_TERM_ANGLES, (double)rows, (double)(rows * half));
 }
 
-/* One row is one lane's: with one token all lanes but one wait. */
+/* One worker computes a whole row. With one token all other workers wait. */
 static void count_norm(counting *c) {
-    int64_t rows = busiest(c->shape.rows, 1, c->shape.lanes), n = weight(c, 0)->cols;
-    c->cost.lanes = (int32_t)(c->shape.rows < c->shape.lanes ? c->shape.rows : c->shape.lanes);
+    int64_t rows = busiest(c->shape.rows, 1, c->shape.workers), n = weight(c, 0)->cols;
+    c->cost.workers = (int32_t)(c->shape.rows < c->shape.workers ? c->shape.rows : c->shape.workers);
     c->cost.flops = c->shape.rows * n * norm_flops(c->op->kind);
-    c->cost.foreign = foreign(c, c->cost.act_read / c->cost.lanes);
+    c->cost.foreign = foreign(c, c->cost.act_read / c->cost.workers);
     add_work(c, norm_term(c->op->kind), (double)rows, (double)(rows * n));
 }
 
 static void count_add_norm(counting *c) {
     const fb_op_attr *attr = &c->op->attr;
     count_norm(c);
-    int64_t rows = busiest(c->shape.rows, 1, c->shape.lanes), n = weight(c, 0)->cols;
+    int64_t rows = busiest(c->shape.rows, 1, c->shape.workers), n = weight(c, 0)->cols;
     fb_work *norm = &c->cost.work[norm_term(attr->norm)];
     *norm = (fb_work){(double)rows, (double)(rows * n)};
     if (attr->norm == FB_OP_RMSNORM) c->cost.work[FB_TERM_LAYERNORM] = (fb_work){0};
@@ -151,7 +151,7 @@ static fb_term function_term(fb_op_kind kind) {
 }
 
 static void count_elementwise(counting *c) {
-    int64_t cols = columns(c, c->op->out[0]), part = busiest(cols, GRAIN, c->shape.lanes);
+    int64_t cols = columns(c, c->op->out[0]), part = busiest(cols, GRAIN, c->shape.workers);
     double rows = (double)c->shape.rows, elements = rows * (double)part;
     bool function = c->op->kind == FB_OP_GELU || c->op->kind == FB_OP_GELU_TANH ||
                     c->op->kind == FB_OP_SILU || c->op->kind == FB_OP_SWIGLU;
@@ -162,14 +162,14 @@ static void count_elementwise(counting *c) {
 }
 
 static void count_quantize(counting *c) {
-    int64_t cols = columns(c, c->op->in[0]), part = busiest(cols / 32, 1, c->shape.lanes) * 32;
+    int64_t cols = columns(c, c->op->in[0]), part = busiest(cols / 32, 1, c->shape.workers) * 32;
     add_work(c, FB_TERM_QUANTIZE, (double)c->shape.rows, (double)(c->shape.rows * part));
     c->cost.flops = c->shape.rows * cols * 4;
-    c->cost.foreign = foreign(c, c->cost.act_read / c->shape.lanes);
+    c->cost.foreign = foreign(c, c->cost.act_read / c->shape.workers);
 }
 
-/* The norm, the widening or the quantising that a lane does for itself before segment s, unless an earlier
- * segment had it. */
+/* Counts the norm, widening or quantising that a worker does itself before segment s, unless an earlier
+ * segment has done it. */
 static void count_prepare(counting *c, int s, const fb_segment *segment, int64_t k) {
     for (int e = 0; e < s; e++)
         if (c->op->in[e] == c->op->in[s] && c->op->weights[4 * e + 2] == c->op->weights[4 * s + 2] &&
@@ -188,8 +188,8 @@ static void count_prepare(counting *c, int s, const fb_segment *segment, int64_t
     c->cost.flops += c->shape.rows * k * 4;
 }
 
-/* The products of all rows with `outs` outputs of a weight. One token and many have terms of their own; types
- * that are decoded first cost that besides the product of floats. */
+/* Counts the products of all rows with `outs` outputs of a weight. One token and many tokens have separate
+ * terms. Types that are decoded first cost the decoding in addition to the float products. */
 static void count_products(counting *c, const fb_weight *m, double outs, fb_dot dot) {
     static const struct {
         fb_term one, many;
@@ -205,7 +205,7 @@ static void count_products(counting *c, const fb_weight *m, double outs, fb_dot 
     if (decoded) add_work(c, FB_TERM_DECODED, outs, outs * (double)m->cols);
 }
 
-/* `part` of the outputs of weight number w, and what happens to each before it is stored. */
+/* Counts `part` of the outputs of weight w, and what is done to each before it is stored. */
 static void count_outputs(counting *c, int w, double part, const fb_segment *segment, int64_t extra) {
     const fb_weight *m = read_weight(c, w);
     double outs = (double)m->rows * part;
@@ -228,9 +228,9 @@ static void count_linear(counting *c) {
     int64_t total = 0;
     for (int s = 0; s < segments; s++)
         if (s == 0 || !combined) total += weight(c, 4 * s)->rows;
-    double part = (double)busiest(total, GRAIN, c->shape.lanes) / (double)total;
+    double part = (double)busiest(total, GRAIN, c->shape.workers) / (double)total;
     int64_t grains = (total + GRAIN - 1) / GRAIN;
-    c->cost.lanes = (int32_t)(grains < c->shape.lanes ? grains : c->shape.lanes);
+    c->cost.workers = (int32_t)(grains < c->shape.workers ? grains : c->shape.workers);
     for (int s = 0; s < segments; s++) {
         const fb_segment *segment = group ? &attr->segment[s] : &bare;
         count_prepare(c, s, segment, weight(c, 4 * s)->cols);
@@ -238,14 +238,14 @@ static void count_linear(counting *c) {
     }
     if (c->op->kind == FB_OP_HEAD_ARGMAX) {
         add_work(c, FB_TERM_BEST, (double)total * part * (double)c->shape.rows, 0);
-        c->cost.act_written = c->shape.rows * c->shape.lanes * 8;
+        c->cost.act_written = c->shape.rows * c->shape.workers * 8;
     }
 }
 
-/* The share of all heads' work that the busiest lane has. */
+/* The busiest worker's share of the work on all heads. */
 static double head_part(const counting *c, int64_t heads, bool by_kv_head) {
     int64_t items = by_kv_head ? c->program->kv_heads : c->shape.rows * heads;
-    return (double)busiest(items, 1, c->shape.lanes) / (double)items;
+    return (double)busiest(items, 1, c->shape.workers) / (double)items;
 }
 
 static void count_heads(counting *c) {
@@ -263,7 +263,7 @@ static void count_heads(counting *c) {
     }
     if (append) return;
     if (both) heads += (double)p->kv_heads;
-    /* Vectors of 16 floats are the widest. */
+    /* 16 floats are the widest vector */
     if (op->attr.rotary / 2 % 16)
         add_work(c, FB_TERM_ROPE_RAGGED, rows * heads * part, 0);
     else
@@ -277,7 +277,7 @@ static void count_attention(counting *c) {
     fb_op_kind kind = op->kind;
     bool fused = kind == FB_OP_ATTN_ROWS || kind == FB_OP_ATTN_FLASH;
     int64_t heads = p->values[kind == FB_OP_ATTN_VALUES ? op->out[0] : op->in[0]].heads;
-    double part = head_part(c, heads, fused && fb_program_by_head(p, c->shape.lanes));
+    double part = head_part(c, heads, fused && fb_program_by_head(p, c->shape.workers));
     int64_t seen = heads * positions_seen(c);
     double positions = (double)seen * part, macs = positions * (double)p->head_dim;
     c->cost.foreign =
@@ -288,7 +288,7 @@ static void count_attention(counting *c) {
         c->cost.streams = ceil((double)p->kv_heads * part) * (fused ? 2 : 1);
     }
     if (kind == FB_OP_SOFTMAX || fused) c->cost.flops += seen * (3 + FB_FLOPS_FUNCTION);
-    /* The terms for many follow those for one. attn_rows takes a few at a time, whatever there is. */
+    /* The term for many queries follows the term for one. attn_rows always takes a few at a time. */
     int many = kind != FB_OP_ATTN_ROWS && c->shape.rows * heads / p->kv_heads >= MANY_QUERIES;
     if (kind == FB_OP_ATTN_FLASH) add_work(c, FB_TERM_FLASH + many, positions, macs);
     if (kind == FB_OP_ATTN_SCORES || kind == FB_OP_ATTN_ROWS)
@@ -299,7 +299,7 @@ static void count_attention(counting *c) {
         add_work(c, FB_TERM_VALUES + many, positions, macs);
 }
 
-/* ---- the table ---------------------------------------------------------------------------------------- */
+/* ---- the table ---- */
 
 static void (*const counters[FB_OP_COUNT])(counting *) = {
     [FB_OP_EMBED] = count_table,         [FB_OP_EMBED_POSITION] = count_table,
@@ -316,7 +316,7 @@ static void (*const counters[FB_OP_COUNT])(counting *) = {
 fb_cost fb_cost_of(const fb_bound *bound, fb_section section, int32_t index, const fb_shape *shape) {
     const fb_program *p = bound->program;
     counting c = {.bound = bound, .program = p, .op = &p->ops[section][index], .shape = *shape};
-    c.cost.lanes = shape->lanes;
+    c.cost.workers = shape->workers;
     if (c.op->attr.screen) {
         const fb_weight *head = weight(&c, 0);
         c.screen = (fb_weight){.dtype = FB_Q8_0, .rows = head->rows, .cols = head->cols, .packed = true};
@@ -329,7 +329,7 @@ fb_cost fb_cost_of(const fb_bound *bound, fb_section section, int32_t index, con
     count_values(&c);
     count_weights(&c);
     (counters[c.op->kind] ? counters[c.op->kind] : count_elementwise)(&c);
-    /* Without a barrier before it, a lane reads what it wrote itself. */
-    if (index > 0 && !fb_program_barrier(p, section, index - 1, shape->lanes)) c.cost.foreign = 0;
+    /* With no barrier before it, a worker reads only what it wrote itself. */
+    if (index > 0 && !fb_program_barrier(p, section, index - 1, shape->workers)) c.cost.foreign = 0;
     return c.cost;
 }

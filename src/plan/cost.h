@@ -1,5 +1,5 @@
-/* What an op costs, counted from shapes alone: bytes by origin, floating-point operations, and the work of
- * its busiest lane in terms that a machine's measurements give a price to (machine.h). */
+/* The cost of an op, counted from shapes alone: bytes by origin, floating-point operations, and the work of
+ * its busiest worker. Work is counted in terms whose prices are measured (machine.h). */
 #ifndef FB_PLAN_COST_H
 #define FB_PLAN_COST_H
 
@@ -7,8 +7,8 @@
 
 /* X(TERM, name, what a call is, what a unit is)
  *
- * A kernel's time on data in the first- or second-level cache is calls * (fixed seconds) + units * (seconds
- * each), on one lane. */
+ * The time of a kernel on one worker, with data in the L1 or L2 cache, is calls * (seconds per call) + units
+ * * (seconds per unit). */
 #define FB_TERMS(X)                                                                                          \
     X(ONE_F32, one_f32, "output", "multiply-add with a float32 weight, one token")                           \
     X(ONE_F16, one_f16, "output", "multiply-add with a float16 weight, one token")                           \
@@ -49,12 +49,12 @@ typedef enum fb_term {
         FB_TERM_COUNT
 } fb_term;
 
-/* A step: `rows` tokens from `position` on. */
+/* The shape of a step: `rows` tokens starting at `position`. */
 typedef struct fb_shape {
     int64_t rows, position;
     int64_t epilogue_rows;
-    int32_t lanes;
-    fb_dtype act, kv; /* of what ops store, and of the cache */
+    int32_t workers;
+    fb_dtype act, kv; /* dtypes of what ops store, and of the cache */
 } fb_shape;
 
 typedef struct fb_work {
@@ -62,14 +62,14 @@ typedef struct fb_work {
 } fb_work;
 
 typedef struct fb_cost {
-    int64_t weight_bytes; /* each weight once; of a table only the rows that are looked up */
+    int64_t weight_bytes; /* each weight once; of a table only the rows that are read */
     int64_t act_read, act_written;
     int64_t kv_bytes; /* each cached element once, read or written */
     int64_t flops;    /* a multiply-add is two; exp, erf and tanh count FB_FLOPS_FUNCTION */
-    int32_t lanes;    /* that have something to do */
-    /* Of the busiest lane: */
-    double streams;              /* places in weights and cache where it begins to read */
-    double foreign;              /* bytes it reads that another lane wrote */
+    int32_t workers;  /* workers that have something to do */
+    /* Figures of the busiest worker: */
+    double streams;              /* places in weights and cache where it starts to read */
+    double foreign;              /* bytes that it reads and another worker wrote */
     fb_work work[FB_TERM_COUNT]; /* what it computes */
 } fb_cost;
 
@@ -79,7 +79,7 @@ static inline int64_t fb_cost_bytes(const fb_cost *c) {
     return c->weight_bytes + c->act_read + c->act_written + c->kv_bytes;
 }
 
-/* One call of an op, in the first layer. */
+/* The cost of one call of an op, in the first layer. */
 fb_cost fb_cost_of(const fb_bound *bound, fb_section section, int32_t index, const fb_shape *shape);
 
 #endif

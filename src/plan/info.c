@@ -1,17 +1,17 @@
-/* What each fuse does to a model, for people. */
+/* What each fuse does to a model, for fb_model_fuse. */
 #include <stdlib.h>
 
-#include "backend/cuda/step_ops.h"
+#include "backend/cuda/persistent_ops.h"
 #include "base/screen.h"
 #include "base/sized.h"
 #include "fuse/fuse.h"
 #include "fuse/tolerance.h"
 #include "model/model.h"
 
-/* What a device of either kind could do, whatever there is in this machine. */
+/* What the best device could do. It does not depend on this machine. */
 static const char *step_why_not(const void *arg, const fb_program *p) {
     (void)arg;
-    return fb_cuda_step_has(p) ? NULL : "its kernel has not all of a layer's ops";
+    return fb_cuda_persistent_has_ops(p) ? NULL : "its kernel has not all of a layer's ops";
 }
 
 static fb_plan_options options_of(const fb_model *model, uint32_t fuses, bool greedy) {
@@ -24,13 +24,14 @@ static fb_plan_options options_of(const fb_model *model, uint32_t fuses, bool gr
                              .step_why_not = step_why_not};
 }
 
-/* The fuses that apply when those of the mask are on, and how often each is called in a step. */
+/* The fuses that apply when those of the mask are on, and how often a step calls each. */
 static uint32_t apply(const fb_model *model, uint32_t fuses, fb_plan *plan) {
     fb_plan_options options = options_of(model, fuses, true);
     return fb_plan_make(&model->spec->program, &options, plan, NULL) == FB_OK ? plan->applied : 0;
 }
 
-/* The first fuse in whose presence `fuse` no longer applies: the earlier ones are switched on one by one. */
+/* The first fuse that keeps `fuse` from applying. Earlier fuses are switched on one by one until it no longer
+ * applies. */
 static const char *find_taker(const fb_model *model, int fuse, fb_plan *plan) {
     uint32_t on = FB_FUSE_BIT(fuse);
     for (int earlier = 0; earlier < fuse; earlier++) {
@@ -46,13 +47,13 @@ static void fill(const fb_model *model, int fuse, fb_fuse_info *info, fb_plan *p
     info->why_not = fb_fuse_why_not(plain, (fb_fuse_id)fuse, &options);
     if (info->why_not) return;
     info->greedy = fb_fuse_why_not(plain, (fb_fuse_id)fuse, &sampling) != NULL;
-    apply(model, fb_fuse_company(fuse), plan);
-    info->calls_a_step = plan->calls[fuse];
+    apply(model, fb_fuse_required(fuse), plan);
+    info->calls_per_step = plan->calls[fuse];
     info->in_all = apply(model, FB_FUSE_ALL, plan) & FB_FUSE_BIT(fuse);
     if (!info->in_all) info->taken_by = find_taker(model, fuse, plan);
 }
 
-FB_SIZED_ENDS_WITH(fb_fuse_info, calls_a_step);
+FB_SIZED_ENDS_WITH(fb_fuse_info, calls_per_step);
 
 static void describe(const fb_model *model, int index, fb_fuse_info *info) {
     const fb_fuse *fuse = &fb_fuse_table[index];
@@ -65,23 +66,19 @@ static void describe(const fb_model *model, int index, fb_fuse_info *info) {
     info->backends = index == FB_FUSE_GRAPH || index == FB_FUSE_STEP ? "cuda"
                      : index == FB_FUSE_HEAD_SCREEN                  ? "cpu"
                                                                      : "cpu, cuda";
-    fb_plan *plan = malloc(sizeof *plan);
-    if (plan)
-        fill(model, index, info, plan);
-    else
-        info->why_not = "no memory";
-    free(plan);
+    fb_plan plan;
+    fill(model, index, info, &plan);
 }
 
 bool fb_model_fill_fuse(const fb_model *model, int index, fb_fuse_info *out) {
     fb_fuse_info info;
-    memset(&info, 0, sizeof info); /* padding, too: it goes to the caller */
+    memset(&info, 0, sizeof info); /* clears padding too, because the struct is copied to the caller */
     bool found = index >= 0 && index < FB_FUSE_COUNT;
     if (found) describe(model, index, &info);
     return fb_sized_give(&info, sizeof info, out) && found;
 }
 
-/* The plain program, with what is quantised in it. */
+/* The plain program, with its quantize ops. */
 fb_status fb_model_program_text(const fb_model *model, char **text, fb_error *err) {
     fb_plan *plan = malloc(sizeof *plan);
     if (!plan) return fb_fail_memory(err, "program", sizeof *plan);

@@ -9,13 +9,14 @@
 
 #include "backend/cpu/host/isa.h"
 #include "base/pool.h"
+#include "base/whole_file.h"
 #include "file/json.h"
 
 #define FILE_VERSION     7
 #define GPU_FILE_VERSION 1
 #define FILE_LIMIT       (64 << 10)
 
-/* ---- who this machine is ------------------------------------------------------------------------------ */
+/* ---- the name of this machine ---- */
 
 static void cpu_name(char *name, size_t size) {
     snprintf(name, size, "unknown");
@@ -31,8 +32,8 @@ static void cpu_name(char *name, size_t size) {
     if (f) fclose(f);
 }
 
-void fb_machine_assume(fb_machine *m, int32_t lanes, fb_dtype act) {
-    /* Seconds a call and a unit: a core of about 3 GHz with vectors of 8 floats. */
+void fb_machine_assume(fb_machine *m, int32_t workers, fb_dtype act) {
+    /* Seconds per call and per unit, for a core of about 3 GHz with vectors of 8 floats. */
     static const fb_work usual[FB_TERM_COUNT] = {
         [FB_TERM_ONE_F32] = {3e-9, 6e-11},   [FB_TERM_ONE_F16] = {3e-9, 6e-11},
         [FB_TERM_ONE_BF16] = {3e-9, 8e-11},  [FB_TERM_MANY_F32] = {3e-9, 3e-11},
@@ -53,20 +54,20 @@ void fb_machine_assume(fb_machine *m, int32_t lanes, fb_dtype act) {
     };
     memset(m, 0, sizeof *m);
     cpu_name(m->cpu, sizeof m->cpu);
-    m->lanes = lanes;
+    m->workers = workers;
     m->act = act;
     for (int i = 0; i < FB_CURVE_POINTS; i++) {
         m->bytes[i] = (double)((int64_t)(512 << 10) << i);
-        m->bandwidth[i] = (m->bytes[i] <= 4 << 20 ? 40e9 : 10e9) * (lanes < 4 ? lanes : 4);
+        m->bandwidth[i] = (m->bytes[i] <= 4 << 20 ? 40e9 : 10e9) * (workers < 4 ? workers : 4);
     }
-    m->barrier = lanes > 1 ? 0.3e-6 : 0;
+    m->barrier = workers > 1 ? 0.3e-6 : 0;
     m->dispatch = 0.1e-6;
-    m->foreign = lanes > 1 ? 0.2e-9 : 0;
+    m->foreign = workers > 1 ? 0.2e-9 : 0;
     m->latency = 100e-9;
     m->overlap = 0.5;
     m->step = 1e-6;
     m->clock = 30e-9;
-    m->flops = 30e9 * lanes;
+    m->flops = 30e9 * workers;
     memcpy(m->term, usual, sizeof usual);
 }
 
@@ -78,7 +79,7 @@ void fb_machine_assume_gpu(fb_machine *m, int32_t device, fb_dtype act) {
     m->gpu = true;
     snprintf(m->cpu, sizeof m->cpu, "%s", status == FB_OK && found ? info.name : "unknown");
     snprintf(m->isa, sizeof m->isa, "%s", status == FB_OK && found ? info.isa : "unknown");
-    m->lanes = 1;
+    m->workers = 1;
     m->act = act;
     for (int i = 0; i < FB_CURVE_POINTS; i++) {
         m->bytes[i] = (double)(8 << 10) * pow(4, i);
@@ -101,9 +102,9 @@ double fb_machine_bandwidth(const fb_machine *m, double bytes) {
     return m->bandwidth[i] + at * (m->bandwidth[i + 1] - m->bandwidth[i]);
 }
 
-/* ---- the file ----------------------------------------------------------------------------------------- */
+/* ---- the file ---- */
 
-/* The single numbers of a machine and where they are. */
+/* The single figures of a machine, and their offsets in the struct. */
 typedef struct member {
     const char *name;
     size_t offset;
@@ -150,41 +151,41 @@ static char *file_path(const char *folder, const fb_machine *m) {
         cpu[i] = plain || !c ? c : '-';
     }
     const char *act = fb_dtype_name(m->act);
-    int length = m->gpu ? asprintf(&path, "%s/gpu-%s-%s-%s.json", folder, cpu, m->isa, act)
-                        : asprintf(&path, "%s/machine-%s-%d-%s-%s.json", folder, cpu, m->lanes, m->isa, act);
+    int length = m->gpu
+                     ? asprintf(&path, "%s/gpu-%s-%s-%s.json", folder, cpu, m->isa, act)
+                     : asprintf(&path, "%s/machine-%s-%d-%s-%s.json", folder, cpu, m->workers, m->isa, act);
     return length < 0 ? NULL : path;
 }
 
 static bool good(double value) { return isfinite(value) && value >= 0 && value < 1e18; }
 
-static bool read_pairs(const json_t *array, double *first, double *second, size_t count, size_t stride) {
-    if (!json_is_array(array) || json_array_size(array) != count) return false;
+static bool read_pairs(const fb_json *array, double *first, double *second, size_t count, size_t stride) {
+    if (!fb_json_is(array, FB_JSON_ARRAY) || fb_json_size(array) != count) return false;
     for (size_t i = 0; i < count; i++) {
-        const json_t *pair = json_array_get(array, i);
-        double a = json_number_value(json_array_get(pair, 0)), b = json_number_value(json_array_get(pair, 1));
-        if (!json_is_array(pair) || json_array_size(pair) != 2 || !good(a) || !good(b)) return false;
-        if (!json_is_number(json_array_get(pair, 0)) || !json_is_number(json_array_get(pair, 1)))
-            return false;
+        const fb_json *pair = fb_json_at(array, i);
+        double a = fb_json_real_of(fb_json_at(pair, 0)), b = fb_json_real_of(fb_json_at(pair, 1));
+        if (!fb_json_is(pair, FB_JSON_ARRAY) || fb_json_size(pair) != 2 || !good(a) || !good(b)) return false;
+        if (!fb_json_is_number(fb_json_at(pair, 0)) || !fb_json_is_number(fb_json_at(pair, 1))) return false;
         first[i * stride] = a;
         second[i * stride] = b;
     }
     return true;
 }
 
-static bool read_machine(const json_t *root, fb_machine *m) {
+static bool read_machine(const fb_json *root, fb_machine *m) {
     fb_machine got = *m;
-    const char *cpu = json_string_value(json_object_get(root, m->gpu ? "gpu" : "cpu"));
-    if (json_integer_value(json_object_get(root, "version")) != version_of(m)) return false;
+    const char *cpu = fb_json_text_of(fb_json_get(root, m->gpu ? "gpu" : "cpu"));
+    if (fb_json_int_of(fb_json_get(root, "version")) != version_of(m)) return false;
     if (!cpu || strcmp(cpu, m->cpu) != 0) return false;
     for (const member *which = members_of(m); which->name; which++) {
-        const json_t *value = json_object_get(root, which->name);
-        if (!json_is_number(value) || !good(json_number_value(value))) return false;
-        *at_member(&got, which) = json_number_value(value);
+        const fb_json *value = fb_json_get(root, which->name);
+        if (!fb_json_is_number(value) || !good(fb_json_real_of(value))) return false;
+        *at_member(&got, which) = fb_json_real_of(value);
     }
-    if (!read_pairs(json_object_get(root, "bandwidth"), got.bytes, got.bandwidth, FB_CURVE_POINTS, 1))
+    if (!read_pairs(fb_json_get(root, "bandwidth"), got.bytes, got.bandwidth, FB_CURVE_POINTS, 1))
         return false;
     if (!m->gpu &&
-        !read_pairs(json_object_get(root, "terms"), &got.term[0].calls, &got.term[0].units, FB_TERM_COUNT, 2))
+        !read_pairs(fb_json_get(root, "terms"), &got.term[0].calls, &got.term[0].units, FB_TERM_COUNT, 2))
         return false;
     for (int i = 0; i < FB_CURVE_POINTS; i++)
         if (!(got.bandwidth[i] > 0) || got.bytes[i] <= (i ? got.bytes[i - 1] : 0)) return false;
@@ -193,20 +194,20 @@ static bool read_machine(const json_t *root, fb_machine *m) {
     return true;
 }
 
-/* The file of the machine that `m` names. */
+/* Loads the file of the machine that `m` names. */
 static bool load(const char *folder, fb_machine *m) {
-    json_t *root = NULL;
+    fb_json *root = NULL;
     char *path = file_path(folder, m);
     bool ok = path && fb_json_load(path, FILE_LIMIT, &root, NULL) == FB_OK && read_machine(root, m);
-    json_decref(root);
+    fb_json_free(root);
     free(path);
     return ok;
 }
 
-bool fb_machine_load(const char *folder, int32_t lanes, const char *isa_name, fb_dtype act, fb_machine *m) {
+bool fb_machine_load(const char *folder, int32_t workers, const char *isa_name, fb_dtype act, fb_machine *m) {
     const fb_isa *isa;
     if (fb_isa_find(isa_name, &isa, NULL) != FB_OK) return false;
-    fb_machine_assume(m, lanes ? lanes : fb_pool_cores(), act);
+    fb_machine_assume(m, workers ? workers : fb_pool_cores(), act);
     snprintf(m->isa, sizeof m->isa, "%s", isa->name);
     return load(folder, m);
 }
@@ -216,17 +217,15 @@ bool fb_machine_load_gpu(const char *folder, int32_t device, fb_dtype act, fb_ma
     return load(folder, m);
 }
 
-static void write_machine(FILE *f, const fb_machine *machine) {
-    fb_machine m = *machine;
-    json_t *cpu = json_string(m.cpu); /* for its escapes */
-    char *quoted = cpu ? json_dumps(cpu, JSON_ENCODE_ANY) : NULL;
-    fprintf(f, "{\"version\": %d,\n \"%s\": %s,\n", version_of(&m), m.gpu ? "gpu" : "cpu",
-            quoted ? quoted : "\"\"");
+static void write_machine(FILE *f, const void *machine) {
+    fb_machine m = *(const fb_machine *)machine;
+    char quoted[8 * sizeof m.cpu];
+    bool shown = fb_json_is_utf8(m.cpu, strlen(m.cpu));
+    fb_json_quote(m.cpu, shown ? strlen(m.cpu) : 0, quoted, sizeof quoted);
+    fprintf(f, "{\"version\": %d,\n \"%s\": %s,\n", version_of(&m), m.gpu ? "gpu" : "cpu", quoted);
     fprintf(f, " \"isa\": \"%s\", ", m.isa);
-    if (!m.gpu) fprintf(f, "\"threads\": %d, ", m.lanes);
+    if (!m.gpu) fprintf(f, "\"threads\": %d, ", m.workers);
     fprintf(f, "\"act\": \"%s\",\n", fb_dtype_name(m.act));
-    free(quoted);
-    json_decref(cpu);
     for (const member *which = members_of(&m); which->name; which++)
         fprintf(f, " \"%s\": %.9g,\n", which->name, *at_member(&m, which));
     fputs(" \"bandwidth\": [", f);
@@ -239,29 +238,20 @@ static void write_machine(FILE *f, const fb_machine *machine) {
 }
 
 fb_status fb_machine_save(const char *folder, const fb_machine *m, fb_error *err) {
-    char *path = file_path(folder, m), *temporary = NULL;
-    if (!path || asprintf(&temporary, "%s.%ld", path, (long)getpid()) < 0) {
-        free(path);
-        return fb_fail_memory(err, "machine file", 0);
-    }
-    FILE *f = mkdir(folder, 0777) == 0 || errno == EEXIST ? fopen(temporary, "w") : NULL;
-    bool ok = f != NULL;
-    if (f) write_machine(f, m);
-    if (f) ok = !ferror(f);
-    if (f && fclose(f)) ok = false;
-    if (ok) ok = rename(temporary, path) == 0;
-    fb_status status = ok ? FB_OK : fb_fail(err, FB_ERROR_FILE, "%s: %s", path, strerror(errno));
-    if (!ok && f) unlink(temporary);
+    char *path = file_path(folder, m);
+    if (!path) return fb_fail_memory(err, "machine file", 0);
+    fb_status status = mkdir(folder, 0777) == 0 || errno == EEXIST
+                           ? fb_whole_file_write(path, FB_WHOLE_REPLACE, write_machine, m, err)
+                           : fb_whole_file_fail(path, errno, err);
     free(path);
-    free(temporary);
     return status;
 }
 
-fb_status fb_machine_get(const char *folder, bool anew, int32_t lanes, const char *isa, fb_dtype act,
+fb_status fb_machine_get(const char *folder, bool anew, int32_t workers, const char *isa, fb_dtype act,
                          fb_machine *m, fb_error *err) {
-    if (folder && !anew && fb_machine_load(folder, lanes, isa, act, m)) return FB_OK;
-    FB_TRY(fb_machine_measure(lanes, isa, act, m, err));
-    if (folder) fb_machine_save(folder, m, NULL); /* a cache that cannot be written is none */
+    if (folder && !anew && fb_machine_load(folder, workers, isa, act, m)) return FB_OK;
+    FB_TRY(fb_machine_measure(workers, isa, act, m, err));
+    if (folder) fb_machine_save(folder, m, NULL); /* if it cannot be written, nothing is saved */
     return FB_OK;
 }
 

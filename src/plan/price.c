@@ -5,7 +5,7 @@
 
 #include "base/pack.h"
 
-/* ---- one program -------------------------------------------------------------------------------------- */
+/* ---- one program ---- */
 
 static double compute_seconds(const fb_machine *m, const fb_cost *cost) {
     double seconds = 0;
@@ -14,19 +14,21 @@ static double compute_seconds(const fb_machine *m, const fb_cost *cost) {
     return seconds;
 }
 
-/* Weights and cached keys come from wherever a step's whole footprint fits; a lane alone has its share of the
- * bandwidth. Activations were just written and are in a core's cache, possibly another's. */
-static void price_op(const fb_machine *m, double bandwidth, int32_t lanes, fb_price_op *op) {
+/* Weights and cached keys are read from the level of memory that holds the whole step's footprint. A single
+ * worker gets its share of the bandwidth. Activations were just written and are in a core's cache, possibly
+ * another core's. */
+static void price_op(const fb_machine *m, double bandwidth, int32_t workers, fb_price_op *op) {
     const fb_cost *c = &op->cost;
     double bytes = (double)(c->weight_bytes + c->kv_bytes);
     op->compute = compute_seconds(m, c);
-    op->memory = bytes / (bandwidth * c->lanes / lanes);
+    op->memory = bytes / (bandwidth * c->workers / workers);
     op->kernel = fmax(op->compute, op->memory) + (1 - m->overlap) * fmin(op->compute, op->memory) +
                  c->streams * m->latency + c->foreign * m->foreign;
     op->seconds = op->kernel + m->dispatch + (op->barrier ? m->barrier : 0);
 }
 
-/* A GPU has quantised types without a kernel as float16: what these bytes are more than the file's. */
+/* A GPU stores quantised types without a kernel as float16. Returns by how many bytes that exceeds the
+ * file's. */
 static int64_t decoded_bytes(const fb_bound *bound, const fb_op *op, int64_t rows) {
     bool table = op->kind == FB_OP_EMBED || op->kind == FB_OP_EMBED_POSITION;
     int64_t more = 0;
@@ -46,11 +48,11 @@ static void count_all(const fb_bound *bound, const fb_shape *shape, bool gpu, fb
         for (int32_t i = 0; i < p->op_count[s]; i++) {
             fb_price_op *op = &price->op[s][i];
             if (s == FB_EPILOGUE && shape->epilogue_rows == 0)
-                continue; /* a chunk of a prefill, not the last */
+                continue; /* a chunk of a prefill that is not the last */
             int64_t times = s == FB_BODY ? p->layers : 1;
             op->cost = fb_cost_of(bound, (fb_section)s, i, shape);
             if (gpu) op->cost.weight_bytes += decoded_bytes(bound, &p->ops[s][i], shape->rows);
-            op->barrier = gpu || fb_program_barrier(p, (fb_section)s, i, shape->lanes);
+            op->barrier = gpu || fb_program_barrier(p, (fb_section)s, i, shape->workers);
             price->footprint += (double)(times * (op->cost.weight_bytes + op->cost.kv_bytes));
             price->step_bytes += times * fb_cost_bytes(&op->cost);
             price->step_barriers += times * op->barrier;
@@ -60,13 +62,14 @@ static void count_all(const fb_bound *bound, const fb_shape *shape, bool gpu, fb
         }
 }
 
-/* Handing them out and comparing them; nothing if only the best token is. */
+/* The time to copy out and compare the logits; 0 if only the best token is computed. */
 static double logits_seconds(const fb_program *p, const fb_machine *m, const fb_shape *shape) {
     if (p->logits == FB_NONE) return 0;
     return m->term[FB_TERM_LOGITS].units * (double)(p->vocab * shape->epilogue_rows);
 }
 
-/* What is folded into a linear of one token. Beside the products of many it is little, and not counted. */
+/* The time of what is folded into a linear of one token. Next to the products of many tokens it is small and
+ * not counted. */
 static double folded_seconds(const fb_bound *bound, const fb_op *op, const fb_machine *m,
                              const fb_shape *shape) {
     bool group = op->kind == FB_OP_LINEAR_GROUP;
@@ -82,7 +85,7 @@ static double folded_seconds(const fb_bound *bound, const fb_op *op, const fb_ma
     return seconds;
 }
 
-/* On a GPU the bytes are the launch's own, activations too: they pass through the same memory. */
+/* On a GPU the bytes are those of the launch, activations included: all pass through the same memory. */
 static void price_kernel(const fb_machine *m, double folded, fb_price_op *op) {
     double bytes = (double)fb_cost_bytes(&op->cost);
     op->compute = (double)op->cost.flops / m->flops;
@@ -90,8 +93,8 @@ static void price_kernel(const fb_machine *m, double folded, fb_price_op *op) {
     op->kernel = fmax(m->small, fmax(op->compute, op->memory)) + folded;
 }
 
-/* The host launches ahead of the device, which waits only if all launches take longer than all ops; what it
- * waits is shared among them. Recorded, they are one launch. */
+/* The host launches ahead of the device. The device waits only if all launches together take longer than all
+ * ops; the wait is spread over the ops. A recorded step is one launch. */
 static void price_launches(const fb_bound *bound, const fb_machine *m, const fb_shape *shape, bool graph,
                            fb_price *price) {
     const fb_program *p = bound->program;
@@ -118,7 +121,7 @@ static void price_on_cpu(const fb_bound *bound, const fb_machine *m, const fb_sh
     for (int s = 0; s < FB_SECTIONS; s++)
         for (int32_t i = 0; i < p->op_count[s]; i++) {
             if (s == FB_EPILOGUE && shape->epilogue_rows == 0) continue;
-            price_op(m, price->bandwidth, shape->lanes, &price->op[s][i]);
+            price_op(m, price->bandwidth, shape->workers, &price->op[s][i]);
             price->total += price->op[s][i].seconds * (double)(s == FB_BODY ? p->layers : 1);
         }
     price->between = m->step + logits_seconds(p, m, shape);
@@ -146,17 +149,17 @@ void fb_price_plan(const fb_plan *plan, const fb_weight *weights, const fb_machi
     price_all(&(fb_bound){&plan->program, weights}, m, shape, graph, price);
 }
 
-/* ---- the choice --------------------------------------------------------------------------------------- */
+/* ---- the choice ---- */
 
-/* What may have to go together for another fuse to come in: an add is free for add_norm only when neither the
- * projection before it nor the one after its norm has taken its part. */
+/* Fuses that may have to be dropped together so that another one can apply. An add is free for add_norm only
+ * if neither the projection before it nor the projection after its norm has taken it. */
 static const uint32_t groups[] = {
     FB_FUSE_BIT(FB_FUSE_DOWN_ADD) | FB_FUSE_BIT(FB_FUSE_NORM_LINEAR),
     FB_FUSE_BIT(FB_FUSE_SWIGLU_DUAL) | FB_FUSE_BIT(FB_FUSE_SWIGLU_GEMM),
 };
 enum { GROUPS = sizeof groups / sizeof *groups };
 
-/* A prediction that is better by less than this is no reason to leave a fuse out. */
+/* A fuse is dropped only if the prediction improves by at least this fraction. */
 #define MARGIN 0.01
 
 typedef struct choosing {
@@ -183,12 +186,13 @@ static fb_status choose(choosing *c, fb_plan_options *options, fb_error *err) {
         fb_plan_options less = *options;
         uint32_t off = i < FB_FUSE_COUNT ? FB_FUSE_BIT(i) : groups[i - FB_FUSE_COUNT];
         if ((applied & off) == 0) continue;
-        /* The bits of an answer must not depend on what was measured. */
+        /* Bits must not depend on measurements. */
         if (i < FB_FUSE_COUNT && fb_fuse_table[i].exactness != FB_EXACT_BIT) continue;
         less.fuses &= ~off;
         double seconds;
         FB_TRY(predict(c, &less, &seconds, err));
-        if (applied & ~c->plan.applied & FB_FUSE_BIT(FB_FUSE_STEP)) continue; /* whose gain is not priced */
+        if (applied & ~c->plan.applied & FB_FUSE_BIT(FB_FUSE_STEP))
+            continue; /* the gain of `step` is not priced */
         if (!(seconds < best * (1 - MARGIN))) continue;
         best = seconds;
         applied = c->plan.applied;

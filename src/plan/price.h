@@ -1,4 +1,4 @@
-/* Prices: a machine's figures applied to what a program's ops cost; and the choice of fuses by it. */
+/* Prices: a machine's figures applied to the costs of a program's ops; and the choice of fuses by price. */
 #ifndef FB_PLAN_PRICE_H
 #define FB_PLAN_PRICE_H
 
@@ -6,11 +6,11 @@
 #include "plan/machine.h"
 
 typedef struct fb_price_op {
-    fb_cost cost;  /* of one call */
+    fb_cost cost;  /* cost of one call */
     double kernel; /* seconds of one call: `compute` and `memory`, as far as they do not overlap, the
                     * first bytes of streams, and what is handed over */
     double compute, memory;
-    bool barrier;   /* all lanes meet after it; on a GPU, every op's launch */
+    bool barrier;   /* a barrier follows; on a GPU, set for every op: its launch */
     double seconds; /* kernel, dispatch and barrier; on a GPU, kernel, node and wait */
 } fb_price_op;
 
@@ -25,16 +25,16 @@ typedef struct fb_price {
     int64_t step_bytes, step_barriers;
 } fb_price;
 
-/* The ops of a program, on a GPU launched one by one. */
+/* Prices a program's ops; on a GPU, launched one by one. */
 void fb_price_program(const fb_bound *bound, const fb_machine *machine, const fb_shape *shape,
                       fb_price *price);
 
-/* The same, recorded where the plan has it: a decode step of a GPU. */
+/* The same, but recorded as a graph if the plan has it: a decode step of a GPU. */
 void fb_price_plan(const fb_plan *plan, const fb_weight *weights, const fb_machine *machine,
                    const fb_shape *shape, fb_price *price);
 
-/* Leaves of `options->fuses` the ones whose plan has the lowest predicted total. One that makes no difference
- * is kept. Costs well under a millisecond. */
+/* Reduces `options->fuses` to those whose plan has the lowest predicted time. A fuse that makes no difference
+ * is kept. Takes well under a millisecond. */
 fb_status fb_plan_choose(const fb_program *plain, const fb_weight *weights, const fb_machine *machine,
                          const fb_shape *shape, fb_plan_options *options, fb_error *err);
 

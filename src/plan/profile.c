@@ -1,4 +1,4 @@
-/* Measuring where the time of a step goes. */
+/* Measures where the time of a step goes. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "base/stats.h"
 #include "plan/report.h"
 
-/* ---- running ------------------------------------------------------------------------------------------ */
+/* ---- running ---- */
 
 fb_status fb_runner_open(fb_runner *r, const fb_model *model, const fb_session_options *options,
                          const fb_planning *planning, fb_error *err) {
@@ -23,7 +23,7 @@ void fb_runner_close(fb_runner *r) {
     *r = (fb_runner){0};
 }
 
-/* Any tokens: what they are changes no time. */
+/* Any tokens will do: they do not affect times. */
 static int32_t some_id(const fb_runner *r, int64_t position) {
     return (int32_t)((position * 7919 + 13) % r->plan->program.vocab);
 }
@@ -53,18 +53,18 @@ fb_status fb_runner_decode(fb_runner *r, double *seconds, fb_error *err) {
     return FB_OK;
 }
 
-/* ---- counting ----------------------------------------------------------------------------------------- */
+/* ---- counting ---- */
 
 int fb_request_shapes(const fb_profile_options *q, const fb_machine *m, fb_dtype kv, fb_shape *shapes) {
     int64_t chunk = m->gpu ? FB_RUNNER_CHUNK_GPU : FB_RUNNER_CHUNK;
     if (!q->prefill) {
-        shapes[0] = (fb_shape){1, q->prompt + q->gen / 2, 1, m->lanes, m->act, kv};
+        shapes[0] = (fb_shape){1, q->prompt + q->gen / 2, 1, m->workers, m->act, kv};
         return 1;
     }
     int count = 0;
     for (int64_t at = 0; at < q->prompt && count < FB_MAX_SHAPES; at += chunk) {
         int64_t left = q->prompt - at, rows = left < chunk ? left : chunk;
-        shapes[count++] = (fb_shape){rows, at, rows == left, m->lanes, m->act, kv};
+        shapes[count++] = (fb_shape){rows, at, rows == left, m->workers, m->act, kv};
     }
     return count;
 }
@@ -122,11 +122,11 @@ fb_status fb_profile_price(fb_profile *profile, const fb_plan *plan, const fb_we
     return fb_program_print(p, fb_fuse_name, &profile->text, err);
 }
 
-/* ---- measuring ---------------------------------------------------------------------------------------- */
+/* ---- measuring ---- */
 
-/* One step's times. */
+/* The times of one step. */
 typedef struct sample {
-    double wall, walk;
+    double wall, op_seconds;
     double seconds[FB_SECTIONS][FB_MAX_OPS];
 } sample;
 
@@ -140,7 +140,7 @@ static fb_status take_sample(fb_runner *r, const fb_profile_options *q, sample *
     } else {
         FB_TRY(fb_runner_decode(r, &out->wall, err));
     }
-    out->walk = trace->walk - before.walk;
+    out->op_seconds = trace->op_seconds - before.op_seconds;
     for (int s = 0; s < FB_SECTIONS; s++)
         for (int i = 0; i < FB_MAX_OPS; i++) out->seconds[s][i] = trace->seconds[s][i] - before.seconds[s][i];
     return FB_OK;
@@ -151,14 +151,14 @@ static int by_wall(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The mean of the faster half: what another process did to the slower half is not the program's. */
+/* The mean of the faster half. Other processes may have slowed down the rest. */
 static void average(fb_profile *profile, const fb_program *p, sample *samples, int64_t count) {
     qsort(samples, (size_t)count, sizeof *samples, by_wall);
     int64_t half = (count + 1) / 2;
     profile->steps = half;
     for (int64_t n = 0; n < half; n++) {
         profile->wall += samples[n].wall / (double)half;
-        profile->between += (samples[n].wall - samples[n].walk) / (double)half;
+        profile->between += (samples[n].wall - samples[n].op_seconds) / (double)half;
         fb_profile_op **row = profile->ops;
         for (int s = 0; s < FB_SECTIONS; s++)
             for (int32_t i = 0; i < p->op_count[s]; i++)
@@ -172,7 +172,7 @@ fb_status fb_profile_measure(fb_profile *profile, fb_runner *r, const fb_profile
     int64_t count = q->prefill ? PREFILLS : q->gen;
     sample *samples = calloc((size_t)count, sizeof *samples);
     if (!samples) return fb_fail_memory(err, "profile", count * (int64_t)sizeof *samples);
-    fb_status status = fb_runner_prefill(r, q->prompt, err); /* for prefill, a warm-up */
+    fb_status status = fb_runner_prefill(r, q->prompt, err); /* for a prefill profile this is the warm-up */
     for (int64_t i = 0; i < count && status == FB_OK; i++) status = take_sample(r, q, &samples[i], err);
     if (status == FB_OK) average(profile, &r->plan->program, samples, count);
     free(samples);

@@ -19,7 +19,7 @@ static fb_status check_request(const fb_model *model, const fb_profile_options *
     return FB_OK;
 }
 
-/* What both kinds of report need. */
+/* State shared by both kinds of report. */
 typedef struct making {
     const fb_model *model;
     fb_session_options session;
@@ -39,8 +39,8 @@ static fb_status prepare(making *m, fb_error *err) {
     const fb_backend *backend;
     int32_t device;
     FB_TRY(check_request(m->model, q, err));
-    if (o->threads < 0 || o->threads > FB_POOL_MAX_LANES)
-        return fb_fail(err, FB_ERROR_USAGE, "threads: %d (0 to %d)", o->threads, FB_POOL_MAX_LANES);
+    if (o->threads < 0 || o->threads > FB_POOL_MAX_WORKERS)
+        return fb_fail(err, FB_ERROR_USAGE, "threads: %d (0 to %d)", o->threads, FB_POOL_MAX_WORKERS);
     FB_TRY(fb_dtype_parse_kv(o->kv, o->act, &kv, err));
     FB_TRY(fb_backend_find(o, &backend, &device, err));
     if (backend == &fb_backend_cpu)
@@ -63,7 +63,7 @@ static void fill_machine(making *m, const fb_bound *bound) {
     snprintf(f->cpu, sizeof f->cpu, "%s", from->cpu);
     snprintf(f->isa, sizeof f->isa, "%s", from->isa);
     f->gpu = from->gpu;
-    f->threads = from->gpu ? 0 : from->lanes;
+    f->threads = from->gpu ? 0 : from->workers;
     f->points = FB_CURVE_POINTS;
     memcpy(f->bytes, from->bytes, sizeof from->bytes);
     memcpy(f->bandwidth, from->bandwidth, sizeof from->bandwidth);
@@ -80,7 +80,7 @@ static void fill_machine(making *m, const fb_bound *bound) {
     free(price);
 }
 
-/* A session of the plan that was asked for, or of the plain program. */
+/* Opens a session with the requested plan, or with the plain program. */
 static fb_status open_runner(const making *m, bool plain, bool profile, fb_runner *runner, fb_error *err) {
     fb_session_options o = m->session;
     if (plain) o.fuse = "none";
@@ -97,7 +97,7 @@ static fb_status make_side(making *m, bool plain, fb_runner *runner, fb_profile 
     return FB_OK;
 }
 
-/* ---- predicted against measured: both programs in turns, without clocks inside ------------------------ */
+/* ---- predicted against measured: both programs in turns, without clocks inside ---- */
 
 #define TURNS_MIN     3
 #define TURNS_MAX     15
@@ -121,8 +121,8 @@ static fb_status measure_tpot(making *m, fb_error *err) {
     fb_runner *runners[2] = {calloc(1, sizeof(fb_runner)), calloc(1, sizeof(fb_runner))};
     int64_t turns = 0, bytes = TURNS_MAX * m->request->gen * (int64_t)sizeof(double);
     double *times[2] = {malloc((size_t)bytes), malloc((size_t)bytes)};
-    bool room = runners[0] && runners[1] && times[0] && times[1];
-    fb_status status = room ? FB_OK : fb_fail_memory(err, "times", bytes);
+    bool allocated = runners[0] && runners[1] && times[0] && times[1];
+    fb_status status = allocated ? FB_OK : fb_fail_memory(err, "times", bytes);
     for (int side = 0; side < 2 && status == FB_OK; side++)
         status = open_runner(m, side == 0, false, runners[side], err);
     if (status == FB_OK) status = take_turns(m, runners, times, &turns, err);
@@ -138,7 +138,7 @@ static fb_status measure_tpot(making *m, fb_error *err) {
     return status;
 }
 
-/* ---- the public functions ----------------------------------------------------------------------------- */
+/* ---- the public functions ---- */
 
 static fb_status make_profile(making *m, fb_error *err) {
     FB_TRY(prepare(m, err));

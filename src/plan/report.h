@@ -1,4 +1,4 @@
-/* Running a program to see what it takes, and the parts of a report. */
+/* Runs programs to measure them, and makes the parts of a report. */
 #ifndef FB_PLAN_REPORT_H
 #define FB_PLAN_REPORT_H
 
@@ -7,37 +7,38 @@
 #include "plan/price.h"
 #include "run/session.h"
 
-/* Runs a session to see what its steps take. */
+/* A session whose steps are timed. */
 typedef struct fb_runner {
     fb_session *session;
-    const fb_plan *plan; /* the session's */
+    const fb_plan *plan; /* the session's plan */
 } fb_runner;
 
-/* Rows of a prefill step, as a session has: on the CPU, and on a GPU. */
+/* Rows of a prefill step, as in a session: on the CPU, and on a GPU. */
 #define FB_RUNNER_CHUNK     128
 #define FB_RUNNER_CHUNK_GPU 512
 
 fb_status fb_runner_open(fb_runner *runner, const fb_model *model, const fb_session_options *options,
                          const fb_planning *planning, fb_error *err);
 void fb_runner_close(fb_runner *runner);
-/* Tokens from the beginning on. */
+/* Prefills `tokens` tokens into an empty session. */
 fb_status fb_runner_prefill(fb_runner *runner, int64_t tokens, fb_error *err);
-/* One step, up to the choice of its token. */
+/* One decode step, including the choice of its token. */
 fb_status fb_runner_decode(fb_runner *runner, double *seconds, fb_error *err);
 
-/* Fills in what was counted and predicted. */
+/* Fills in the counted and predicted figures. */
 fb_status fb_profile_price(fb_profile *profile, const fb_plan *plan, const fb_weight *weights,
                            const fb_machine *machine, const fb_shape *shapes, int count, fb_error *err);
-/* Runs the runner, which must take times, and fills in what was measured. */
+/* Runs the session, which must be opened with `profile`, and fills in the measured figures. */
 fb_status fb_profile_measure(fb_profile *profile, fb_runner *runner, const fb_profile_options *request,
                              fb_error *err);
 
-/* The shapes of the steps that a request is about: of decoding one, in the middle; of a prefill all. */
+/* The shapes of the steps that a request is about: one decode step in the middle, or all steps of a prefill.
+ */
 #define FB_MAX_SHAPES 1024
 int fb_request_shapes(const fb_profile_options *request, const fb_machine *machine, fb_dtype kv,
                       fb_shape *shapes);
 
-/* Prices every fuse of the table alone, and says why it is kept or left. */
+/* Prices every fuse alone, and says why it is kept or dropped. */
 fb_status fb_plan_price_fuses(fb_plan_report *report, const fb_model *model, const fb_machine *machine,
                               const fb_shape *shape, const fb_plan *chosen, const fb_plan_options *options,
                               fb_error *err);

@@ -1,10 +1,11 @@
-/* The picture of a plan: the machine's roofline with the ops on it, and one layer's time before and after.
- * One file without scripts, styles or fonts from elsewhere. */
+/* The picture of a plan: the machine's roofline with the ops on it, and the time of one layer before and
+ * after fusion. One file without scripts, styles or fonts from outside. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/svg.h"
+#include "base/whole_file.h"
 #include "fusebox_tools.h"
 
 #define WIDTH    1000
@@ -15,7 +16,7 @@
 #define AFTER  "#d9480f"
 #define ROOF   "#1864ab"
 
-/* Colours of the timeline, by what an op mostly is. */
+/* Colours of the timeline, by the kind of an op. */
 typedef struct family {
     const char *word, *colour, *label;
 } family;
@@ -37,7 +38,7 @@ static const family *family_of(const char *name) {
     return &families[i];
 }
 
-/* ---- roofline ----------------------------------------------------------------------------------------- */
+/* ---- roofline ---- */
 
 typedef struct plot {
     FILE *f;
@@ -58,7 +59,7 @@ typedef struct dot {
     const char *anchor;
     const char *name;
     bool after;
-    int64_t count; /* ops of one name are one dot: their mean */
+    int64_t count; /* ops with the same name are one dot at their mean */
     double flops, bytes, seconds;
 } dot;
 
@@ -111,7 +112,7 @@ static void draw_axes(const plot *p) {
     fb_svg_text(p->f, p->left - 44, p->top - 12, 13, "start", FB_SVG_INK, "GFLOP/s");
 }
 
-/* A bandwidth's slope from the left edge to the ceiling, with its name along it. */
+/* Draws a bandwidth's slope from the left edge to the ceiling, with its name along it. */
 static void draw_slope(const plot *p, double bandwidth, double flops, const char *label, const char *dash,
                        double at) {
     double knee = flops / bandwidth, from = pow(10, p->x_min);
@@ -161,7 +162,8 @@ static bool label_free(const dot *dots, int placed, const dot *d, double x, doub
     return true;
 }
 
-/* Beside its dot, on the first side where nothing is; further away when all are taken, with a line to it. */
+/* Places a label beside its dot, on the first side that is free. If none is free, it goes further away with a
+ * line to the dot. */
 static void place_label(const plot *p, dot *dots, int at, int count) {
     dot *d = &dots[at];
     double w = CHARACTER * (double)strlen(d->name);
@@ -222,7 +224,7 @@ static void draw_roofline(FILE *f, const fb_plan_report *r) {
     fb_svg_text(f, x + 144, y + 18, 12, "start", FB_SVG_INK, "after (plan)");
 }
 
-/* ---- timelines ---------------------------------------------------------------------------------------- */
+/* ---- timelines ---- */
 
 static double layer_seconds(const fb_profile *p) {
     double sum = 0;
@@ -231,7 +233,7 @@ static double layer_seconds(const fb_profile *p) {
     return sum;
 }
 
-/* Op names under narrow bars go into rows below, each where it first fits. */
+/* Names of narrow bars go into rows below the bars, each where it first fits. */
 static void draw_timeline(FILE *f, const fb_profile *p, bool gpu, const char *title, double y, double scale) {
     double x = 70, row_end[5] = {0};
     char label[160];
@@ -274,7 +276,7 @@ static void draw_legend(FILE *f, bool gpu, double y) {
     }
     fb_svg_line(f, x + 4, y - 3, x + 4, y + 15, FB_SVG_INK, 1.2, NULL);
     fb_svg_text(f, x + 12, y + 11, 12, "start", FB_SVG_INK,
-                gpu ? "a launch ends" : "barrier: all threads meet");
+                gpu ? "a launch ends" : "barrier: all threads wait");
 }
 
 static void draw(FILE *f, const void *report) {
@@ -303,5 +305,5 @@ fb_status fb_plan_report_svg(const fb_plan_report *report, const char *path, fb_
     if (!report->plain)
         return fb_fail(err, FB_ERROR_USAGE,
                        "plan: no plain program (a report of fb_plan_report_make has one)");
-    return fb_svg_save(path, draw, report, err);
+    return fb_whole_file_write(path, FB_WHOLE_WRITE, draw, report, err);
 }

@@ -1,4 +1,4 @@
-/* A price and a verdict for every fuse. */
+/* The price of every fuse, and the reason why it is kept or dropped. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 #include "base/memory.h"
 #include "plan/report.h"
 
-/* What moves the bulk of a layer's bytes stays, in whatever op: a fuse removes what stands around it. */
+/* Ops that move most of a layer's bytes. They stay in some op: a fuse removes only what is around them. */
 #define STAYS                                                                                                \
     (1ull << FB_OP_LINEAR | 1ull << FB_OP_LINEAR_GROUP | 1ull << FB_OP_HEAD_ARGMAX |                         \
      1ull << FB_OP_ATTN_SCORES | 1ull << FB_OP_ATTN_VALUES)
@@ -19,7 +19,7 @@ static bool has_op(const fb_program *p, fb_section section, const fb_op *op) {
     return false;
 }
 
-/* Seconds of a step that would be gone if all that the fuse removes were free. */
+/* Seconds of a step that would be saved if everything the fuse removes were free. */
 static double removed_seconds(const fb_program *plain, const fb_price *before, const fb_plan *alone,
                               const fb_price *after, const fb_machine *m) {
     double seconds = 0;
@@ -50,24 +50,22 @@ static const char *show_bytes(double bytes, char text[32]) {
     return text;
 }
 
-/* The fuse that has this one's ops in the plan, if one does: it comes earlier in the table and touches the
+/* The fuse that has taken this one's ops in the plan, if any. It comes earlier in the table and touches the
  * same plain ops. */
 static const char *taken_by(const fb_program *plain, const fb_plan *chosen, int fuse,
                             fb_plan_options options) {
     const char *name = NULL;
-    fb_plan *both = malloc(sizeof *both);
-    for (int other = 0; both && other < fuse && !name; other++) {
+    fb_plan both;
+    for (int other = 0; other < fuse && !name; other++) {
         if (!(chosen->applied & FB_FUSE_BIT(other))) continue;
         options.fuses = FB_FUSE_BIT(other) | FB_FUSE_BIT(fuse);
-        bool made = fb_plan_make(plain, &options, both, NULL) == FB_OK;
-        if (made && !(both->applied & FB_FUSE_BIT(fuse))) name = fb_fuse_name(other);
+        bool made = fb_plan_make(plain, &options, &both, NULL) == FB_OK;
+        if (made && !(both.applied & FB_FUSE_BIT(fuse))) name = fb_fuse_name(other);
     }
-    free(both);
     return name;
 }
 
-/* Whether quantising in the projections is worth it is a question of how many of them read the same integers.
- */
+/* Whether quantising in the projections pays depends on how many of them read the same integers. */
 static void describe_quantising(const fb_program *plain, char *text, size_t size) {
     int64_t values = 0, matmuls = 0, most = 0;
     for (int32_t i = 0; i < plain->op_count[FB_BODY]; i++) {
@@ -110,9 +108,9 @@ static void give_reason(fb_plan_fuse *f, const fb_plan_report *report, const fb_
         describe_quantising(plain, act, sizeof act);
         snprintf(act + strlen(act), sizeof act - strlen(act), "%s", saves);
     }
-    char meet[64] = "";
+    char barriers[64] = "";
     if (f->barriers_saved && !once)
-        snprintf(meet, sizeof meet, " and %lld %s%s", (long long)f->barriers_saved,
+        snprintf(barriers, sizeof barriers, " and %lld %s%s", (long long)f->barriers_saved,
                  gpu ? "launch" : "barrier",
                  f->barriers_saved == 1 ? ""
                  : gpu                  ? "es"
@@ -122,10 +120,10 @@ static void give_reason(fb_plan_fuse *f, const fb_plan_report *report, const fb_
     if (f->kept && percent >= 0 && percent < 1) verdict = "kept because it is free";
     if (!f->kept && taker)
         snprintf(f->reason, sizeof f->reason,
-                 "%s%s: %.1f%% of the time, %.1f%% at best; left: %s takes its ops", act, meet, percent, best,
-                 taker);
+                 "%s%s: %.1f%% of the time, %.1f%% at best; left: %s takes its ops", act, barriers, percent,
+                 best, taker);
     else
-        snprintf(f->reason, sizeof f->reason, "%s%s: %.1f%% of the time, %.1f%% at best; %s", act, meet,
+        snprintf(f->reason, sizeof f->reason, "%s%s: %.1f%% of the time, %.1f%% at best; %s", act, barriers,
                  percent, best, verdict);
 }
 
@@ -144,7 +142,7 @@ static fb_status price_fuse(pricing *w, int fuse, fb_plan_report *report, const 
     f->why_not = fb_fuse_why_not(plain, (fb_fuse_id)fuse, options);
     if (f->why_not) return FB_OK;
     fb_plan_options alone = *options;
-    alone.fuses = FB_FUSE_BIT(fuse); /* `step` then has nothing to do: it is priced as the launches are */
+    alone.fuses = FB_FUSE_BIT(fuse); /* `step` alone does nothing; it is priced like the launches */
     FB_TRY(fb_plan_make(plain, &alone, &w->alone, err));
     fb_price_plan(&w->alone, model->weights, m, shape, &w->after);
     bool in_layer =

@@ -1,6 +1,5 @@
-/* Writing a program: each call appends an op to the current section and returns the value that it computes.
- * Running out of room is remembered and reported by fb_build_end, so that an architecture reads as a list of
- * ops. */
+/* Builds a program. Each call appends an op to the current section and returns the value that it computes. If
+ * a table is full, fb_build_end reports it, so that an architecture reads as a plain list of ops. */
 #ifndef FB_PROGRAM_BUILD_H
 #define FB_PROGRAM_BUILD_H
 
@@ -12,12 +11,13 @@ typedef struct fb_build {
     bool full;
 } fb_build;
 
-/* Weights. A matrix has [rows, cols] = [outputs, inputs]; names with "{}" are one tensor a layer. */
+/* Weights. A matrix is [rows, cols] = [outputs, inputs]. A name with "{}" stands for one tensor per layer. */
 int32_t fb_build_vector(fb_build *b, const char *name, int64_t cols);
 int32_t fb_build_matrix(fb_build *b, const char *name, int64_t rows, int64_t cols);
 int32_t fb_build_matrix_transposed(fb_build *b, const char *name, int64_t rows, int64_t cols);
 
-/* A view of `heads` heads of `width` elements, `stride` apart, from element `offset` of `of`'s rows. */
+/* A view of `heads` heads of `width` elements, `stride` apart, starting at element `offset` of each row of
+ * `of`. */
 int32_t fb_build_view(fb_build *b, const char *name, int32_t of, int64_t heads, int64_t width, int64_t offset,
                       int64_t stride);
 

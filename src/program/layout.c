@@ -1,21 +1,21 @@
-/* Liveness, and from it a buffer for each value. The prologue, one pass of the body and the epilogue are laid
- * out as one straight line of steps; a value that enters the body stays alive through all of it, because the
- * next pass reads it. */
+/* Finds when each value is live, and from that a buffer for it. The prologue, one pass over the body and the
+ * epilogue are treated as one straight list of ops. A value that enters the body stays live throughout the
+ * body, because the next pass reads it again. */
 #include "program/program.h"
 
 #define NEVER (-1)
 
 typedef struct life {
-    int32_t begin[FB_MAX_VALUES],
-        end[FB_MAX_VALUES]; /* by storage: first step that writes it, last that reads it */
+    int32_t begin[FB_MAX_VALUES], end[FB_MAX_VALUES]; /* by storage: index of the first op that writes it, and
+                                                         of the last op that reads it */
 } life;
 
-typedef struct steps {
+typedef struct op_order {
     const fb_op *op[FB_SECTIONS * FB_MAX_OPS];
     int32_t count, body_begin, body_end;
-} steps;
+} op_order;
 
-static void line_up(const fb_program *p, steps *s) {
+static void line_up(const fb_program *p, op_order *s) {
     s->count = 0;
     for (int section = 0; section < FB_SECTIONS; section++) {
         if (section == FB_BODY) s->body_begin = s->count;
@@ -26,14 +26,14 @@ static void line_up(const fb_program *p, steps *s) {
 
 static int32_t storage_of(const fb_program *p, int32_t value) { return p->values[value].storage; }
 
-/* The storage that a carried value shares: the two ends of a carry are one memory. */
+/* The storage that a carried value shares: both ends of a carry use the same memory. */
 static int32_t carried_root(const fb_program *p, int32_t storage) {
     for (int32_t c = 0; c < p->carry_count; c++)
         if (storage_of(p, p->carries[c].from) == storage) return storage_of(p, p->carries[c].next);
     return storage;
 }
 
-/* Whether each head of `value`, a view of a projection's output, lies among the columns of its KV head. */
+/* Whether each head of `value`, a view of a projection's output, lies within the columns of its KV head. */
 static bool head_by_head(const fb_program *p, const fb_value *value) {
     const fb_value *out = &p->values[value->storage];
     int64_t each = out->heads * out->width / p->kv_heads, group = value->heads / p->kv_heads;
@@ -47,7 +47,7 @@ static bool head_by_head(const fb_program *p, const fb_value *value) {
     return true;
 }
 
-/* Whether `next` reads anything that `op` writes, and all of it by KV heads. */
+/* Whether `next` reads something that `op` writes, and every such input divides by KV heads. */
 static bool reads_by_head(const fb_program *p, const fb_op *op, const fb_op *next) {
     bool reads = false;
     for (int k = 0; k < FB_MAX_IN; k++)
@@ -68,26 +68,27 @@ bool fb_program_joined(const fb_program *p, const fb_op *op, const fb_op *next) 
     return fb_op_table[op->kind].parts == FB_PARTS_HEAD;
 }
 
-bool fb_program_barrier(const fb_program *p, fb_section section, int32_t index, int32_t lanes) {
+bool fb_program_barrier(const fb_program *p, fb_section section, int32_t index, int32_t workers) {
     const fb_op *op = &p->ops[section][index];
     bool last = index + 1 == p->op_count[section];
-    bool shared = op->kind == FB_OP_LINEAR_GROUP ? p->kv_heads % lanes == 0 : fb_program_by_head(p, lanes);
+    bool shared =
+        op->kind == FB_OP_LINEAR_GROUP ? p->kv_heads % workers == 0 : fb_program_by_head(p, workers);
     return last || !shared || !fb_program_joined(p, op, op + 1);
 }
 
-bool fb_program_by_head(const fb_program *p, int32_t lanes) { return p->kv_heads >= lanes; }
+bool fb_program_by_head(const fb_program *p, int32_t workers) { return p->kv_heads >= workers; }
 
-/* Whether the op may write over its input number k. */
+/* Whether the op may overwrite its input k. */
 static bool may_overwrite(const fb_op *op, int k) {
     return fb_op_table[op->kind].parts == FB_PARTS_ELEMENT &&
            (op->kind != FB_OP_LINEAR_GROUP || k == FB_RESIDUAL);
 }
 
-static fb_status find_lives(const fb_program *p, const steps *s, life *l, fb_error *err) {
+static fb_status find_lives(const fb_program *p, const op_order *s, life *l, fb_error *err) {
     for (int32_t v = 0; v < FB_MAX_VALUES; v++) l->begin[v] = l->end[v] = NEVER;
     for (int32_t i = 0; i < s->count; i++) {
         const fb_op *op = s->op[i];
-        int32_t done = i; /* by all threads */
+        int32_t done = i; /* the op after which all workers have finished this one */
         while (fb_program_joined(p, s->op[done], done + 1 < s->count ? s->op[done + 1] : NULL)) done++;
         for (int k = 0; k < FB_MAX_IN; k++) {
             if (op->in[k] == FB_NONE) continue;
@@ -104,7 +105,7 @@ static fb_status find_lives(const fb_program *p, const steps *s, life *l, fb_err
             if (l->end[v] < done) l->end[v] = done;
         }
     }
-    /* What the prologue wrote and the body reads is read again in the next pass. */
+    /* The body reads what the prologue wrote again in every pass. */
     for (int32_t v = 0; v < p->value_count; v++)
         if (l->begin[v] != NEVER && l->begin[v] < s->body_begin && l->end[v] >= s->body_begin &&
             l->end[v] < s->body_end)
@@ -112,8 +113,8 @@ static fb_status find_lives(const fb_program *p, const steps *s, life *l, fb_err
     return FB_OK;
 }
 
-/* A carried value may be overwritten only where nothing reads the old content any more. */
-static fb_status check_carries(const fb_program *p, const steps *s, const life *l, fb_error *err) {
+/* A carried value may be overwritten only after the last read of its old content. */
+static fb_status check_carries(const fb_program *p, const op_order *s, const life *l, fb_error *err) {
     for (int32_t c = 0; c < p->carry_count; c++) {
         int32_t next = p->carries[c].next, from = p->carries[c].from;
         int32_t written = l->begin[storage_of(p, from)];
@@ -136,7 +137,7 @@ static int64_t columns(const fb_program *p, int32_t storage, bool context) {
     return v->heads * v->width;
 }
 
-/* Whether the op reads its input number k in another place, too, where it must stay whole. */
+/* Whether the op also reads its input k as another input, which must not change. */
 static bool read_besides(const fb_program *p, const fb_op *op, int k) {
     for (int j = 0; j < FB_MAX_IN; j++)
         if (op->in[j] != FB_NONE && storage_of(p, op->in[j]) == storage_of(p, op->in[k]) &&
@@ -145,11 +146,12 @@ static bool read_besides(const fb_program *p, const fb_op *op, int k) {
     return false;
 }
 
-/* An input of the op that writes `v` whose buffer `v` may take over: elementwise, same size, dies there. */
-static int32_t inherit(const fb_program *p, const steps *s, const life *l, const fb_layout *layout,
+/* An input whose buffer `v` may take over: the op that writes `v` is elementwise, the sizes are equal, and
+ * the input is not read later. */
+static int32_t inherit(const fb_program *p, const op_order *s, const life *l, const fb_layout *layout,
                        int32_t v) {
     const fb_op *op = s->op[l->begin[v]];
-    if (op->out[0] != v) return FB_NONE; /* only one output can have the place */
+    if (op->out[0] != v) return FB_NONE; /* only the first output may take over a buffer */
     for (int k = 0; k < FB_MAX_IN; k++) {
         if (op->in[k] == FB_NONE || p->values[op->in[k]].storage != op->in[k] || !may_overwrite(op, k) ||
             read_besides(p, op, k))
@@ -164,19 +166,19 @@ static int32_t inherit(const fb_program *p, const steps *s, const life *l, const
 }
 
 fb_status fb_layout_make(const fb_program *p, fb_layout *layout, fb_error *err) {
-    steps s = {0};
+    op_order s = {0};
     life l;
     line_up(p, &s);
     FB_TRY(find_lives(p, &s, &l, err));
     FB_TRY(check_carries(p, &s, &l, err));
-    /* Both ends of a carry live as one, from the first write to the last read. */
+    /* Both ends of a carry are live together, from the first write to the last read. */
     for (int32_t c = 0; c < p->carry_count; c++) {
         int32_t next = storage_of(p, p->carries[c].next), from = storage_of(p, p->carries[c].from);
         if (l.end[from] > l.end[next]) l.end[next] = l.end[from];
         if (l.end[next] < s.body_end) l.end[next] = s.body_end;
     }
     memset(layout, 0, sizeof *layout);
-    int32_t free_after[FB_MAX_VALUES]; /* by buffer: the step after which it is free */
+    int32_t free_after[FB_MAX_VALUES]; /* by buffer: index of the op after which it is free */
     for (int32_t v = 0; v < p->value_count; v++) layout->buffer[v] = FB_NONE;
     for (int32_t i = 0; i < s.count; i++)
         for (int k = 0; k < FB_MAX_OUT; k++) {

@@ -1,5 +1,5 @@
-/* The op table. Dispatch, program printing, trace counters and test coverage all come from these rows; a new
- * op is a row here, a kernel of the same name in each backend, and a test. */
+/* The op table. Dispatch, program printing, trace counters and test coverage all use these rows. A new op
+ * needs a row here, a kernel of the same name in each backend, and a test. */
 #ifndef FB_PROGRAM_OPS_H
 #define FB_PROGRAM_OPS_H
 
@@ -11,13 +11,14 @@ extern "C" {
 
 /* X(KIND, name, inputs, outputs, weights, parts, what it computes)
  *
- * Row t of a value is that of the step's token t; p[t] is the position of that token (fb_row). `weights` is
- * the most an op takes; a bias may be absent. An elementwise op reads, for element i of its output, only
- * element i of its inputs: output and input may share a buffer.
+ * Row t of a value belongs to token t of the step; p[t] is that token's position (fb_row). `weights` is the
+ * most that an op takes; a bias may be absent. An op marked ELEMENT may write its output over an input: a
+ * part of the output needs only the same part of that input. For linear_group this holds for the residual
+ * only. An op marked HEAD is divided by KV head.
  *
- * With a cache that keeps sinks (fb_ring), attention has a second query, rotated at the position that the
- * token has in the cache: the sinks are compared with that one. It is the second input of attn_*, and the
- * second output of rope_kv, whose fifth input are its angles. */
+ * With a cache that keeps sinks (fb_ring), attention has a second query. It is rotated at the position that
+ * the token has in the cache, and is compared with the sinks. It is the second input of attn_* and the second
+ * output of rope_kv, whose fifth input holds its angles. */
 #define FB_OPS(X)                                                                                            \
     X(EMBED, embed, 0, 1, 1, ANY, "out[t] = table[token[t]]")                                                \
     X(EMBED_POSITION, embed_position, 0, 1, 1, ANY, "out[t] = table[p[t]]")                                  \
@@ -38,6 +39,7 @@ extern "C" {
     X(ADD, add, 2, 1, 0, ELEMENT, "a + b")                                                                   \
     X(ADD3, add3, 3, 1, 0, ELEMENT, "(a + b) + c")                                                           \
     X(ADD_NORM, add_norm, 3, 3, 4, ELEMENT, "x = a + b or (a + b) + c, and one or two norms of it")          \
+    X(NORM_ADD, norm_add, 2, 1, 2, ANY, "a norm of a, plus b")                                               \
     X(SWIGLU, swiglu, 2, 1, 0, ELEMENT, "silu(a) * b")                                                       \
     X(LINEAR_GROUP, linear_group, 4, 3, 12, ELEMENT,                                                         \
       "up to three linears with norm, activation, product or residual")                                      \
@@ -58,7 +60,7 @@ typedef enum fb_op_kind {
 #define FB_MAX_WEIGHTS  12
 #define FB_MAX_SEGMENTS 3
 
-/* Outputs of a projection that threads share come in multiples of this: whole groups of packed rows. */
+/* Workers divide the outputs of a projection in multiples of this: whole groups of packed rows. */
 #define FB_LINEAR_GRAIN 16
 
 typedef enum fb_parts { FB_PARTS_ANY, FB_PARTS_ELEMENT, FB_PARTS_HEAD } fb_parts;
@@ -72,37 +74,36 @@ typedef struct fb_op_row {
 
 extern const fb_op_row fb_op_table[FB_OP_COUNT];
 
-/* How a linear multiplies: with floats (quantised weights are decoded); or, for weights of Q8_0 and Q4_0,
- * with integers, its input being quantised blocks already or quantised on the way in. */
+/* How a linear multiplies. FLOAT: with floats; quantised weights are decoded. GIVEN and QUANTIZE, for weights
+ * of Q8_0 and Q4_0: with integers. The input is quantised already (GIVEN), or the linear quantises it. */
 typedef enum fb_dot { FB_DOT_FLOAT, FB_DOT_GIVEN, FB_DOT_QUANTIZE } fb_dot;
 
-/* One linear of a linear_group: act(norm(in[s]) * weight^T + bias). Its weights are number 4 s (weight), 4 s
- * + 1 (bias), 4 s
- * + 2 and 4 s + 3 (the norm's weight and bias). Kinds are FB_OP_COUNT for none. */
+/* One linear of a linear_group: act(norm(in[s]) * weight^T + bias). Weight 4 s is the matrix, 4 s + 1 the
+ * bias, 4 s + 2 and 4 s + 3 the norm's weight and bias. A kind of FB_OP_COUNT means none. */
 typedef struct fb_segment {
     fb_op_kind norm, act;
     float eps;
-    fb_dot dot; /* also of a plain linear and of head_argmax, whose segment 0 it is */
+    fb_dot dot; /* also used by a plain linear and by head_argmax, as segment 0 */
 } fb_segment;
 
-/* What a linear_group does with its segments: store each; out[0] = segment 0 * segment 1; out[0] = segment 0
- * (+ segment 1) + the residual in[FB_RESIDUAL]. */
+/* What a linear_group does with its segments. NONE: stores each. MUL: out[0] = segment 0 * segment 1. ADD:
+ * out[0] = segment 0 (+ segment 1) + the residual in[FB_RESIDUAL]. */
 typedef enum fb_combine { FB_COMBINE_NONE, FB_COMBINE_MUL, FB_COMBINE_ADD } fb_combine;
 #define FB_RESIDUAL 3
 
-/* Numbers that some ops need. */
+/* Parameters of ops. Each comment names the ops that use a field. */
 typedef struct fb_op_attr {
     int32_t segments;                    /* linear_group */
     fb_segment segment[FB_MAX_SEGMENTS]; /* linear_group */
     fb_combine combine;                  /* linear_group */
-    int32_t terms, norms;                /* add_norm: 2 or 3, 1 or 2 */
-    fb_op_kind norm;                     /* add_norm */
-    float eps;                           /* layernorm, rmsnorm */
+    int32_t terms, norms;                /* add_norm: 2 or 3 terms, 1 or 2 norms */
+    fb_op_kind norm;                     /* add_norm, norm_add */
+    float eps;                           /* layernorm, rmsnorm, add_norm, norm_add */
     float scale;                         /* attn_scores */
     int32_t rotary;                      /* rope, rope_angles: elements of a head that rotate; even */
     const double *frequencies;           /* rope_angles: [rotary / 2]; belongs to the program */
-    int64_t limit;                       /* rope_angles: positions beyond this count as this; 0: none */
-    bool screen;                         /* head_argmax: by the weight's screen */
+    int64_t limit; /* rope_angles: larger positions are treated as this one; 0: no limit */
+    bool screen;   /* head_argmax: use the weight's screen */
 } fb_op_attr;
 
 #ifdef __cplusplus

@@ -14,8 +14,7 @@ static void print_value(FILE *f, const fb_program *p, int32_t id) {
         fprintf(f, "%s [T, %" PRId64 "]", v->name, v->width);
 }
 
-/* The part of a tensor's name that says what it is: "…layers.{}.attention.dense.weight" →
- * "attention.dense.weight". */
+/* The informative part of a tensor's name: "…layers.{}.attention.dense.weight" → "attention.dense.weight". */
 static const char *short_name(const char *name) {
     const char *layer = strstr(name, "{}.");
     return layer ? layer + 3 : name;
@@ -42,7 +41,7 @@ static void print_weights(FILE *f, const fb_program *p, const fb_op *op, const c
     }
 }
 
-/* What an op carries besides values and weights. */
+/* Prints an op's parameters. */
 static void print_attr(FILE *f, const fb_op *op, const char *separator) {
     switch (op->kind) {
     case FB_OP_LAYERNORM:
@@ -62,7 +61,7 @@ static void print_attr(FILE *f, const fb_op *op, const char *separator) {
     if (op->attr.limit) fprintf(f, ", at most %" PRId64, op->attr.limit);
 }
 
-/* The fuses' names; they say more than "linear_group". */
+/* Prints the names of the op's fuses, which say more than "linear_group". */
 static void print_kind(FILE *f, const fb_op *op, fb_fuse_name_fn fuse_name) {
     if (!op->fuses) fputs(fb_op_table[op->kind].name, f);
     const char *separator = "";

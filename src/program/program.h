@@ -1,11 +1,10 @@
-/* A model as a short list of ops: a prologue, a layer body that runs once a layer, an epilogue.
+/* A model as a short list of ops: a prologue, a body that runs once per layer, and an epilogue.
  *
- * Values are in single-assignment form: one op writes a value, once in a pass over its section. The one loop
- * of the program is explicit: `carry` says which value of the body becomes which input of the next pass.
+ * Values are in single-assignment form: one op writes a value, once in each pass over its section. The
+ * program's only loop is explicit: a carry says which value of the body becomes which input of the next pass.
  *
- * Every value is a matrix of [tokens, heads * width] inside a buffer, so that the q, k and v of a joint
- * projection are views of it: element (t, h, i) stands at t * (columns of the buffer) + offset + h * stride +
- * i. */
+ * Every value is a matrix [tokens, heads * width] inside a buffer. The q, k and v of a joint projection are
+ * views of its output. Element (t, h, i) has index t * (columns of the buffer) + offset + h * stride + i. */
 #ifndef FB_PROGRAM_PROGRAM_H
 #define FB_PROGRAM_PROGRAM_H
 
@@ -23,28 +22,28 @@ typedef enum fb_section { FB_PROLOGUE, FB_BODY, FB_EPILOGUE, FB_SECTIONS } fb_se
 
 typedef struct fb_value {
     char name[24];
-    int32_t storage;      /* the value that owns the memory: itself, or the one that this is a view of */
-    int64_t heads, width; /* width 0: one column for each position of the cache, as attention scores have */
+    int32_t storage;      /* the value that owns the memory: this one, or the one that this is a view of */
+    int64_t heads, width; /* width 0: one column per slot of the cache, as in attention scores */
     int64_t offset, stride;
-    bool always_f32; /* stored in float32 whatever the activation dtype (float64 in a float64 run) */
+    bool always_f32; /* stored in float32 for every activation dtype (in float64 in a float64 run) */
 } fb_value;
 
-/* A weight that the program reads: one tensor, or one a layer. */
+/* A weight that the program reads: one tensor, or one tensor per layer. */
 typedef struct fb_slot {
     char name[96];      /* tensor name; "{}" stands for the layer */
-    int64_t rows, cols; /* as the op reads it, row-major; a vector has rows = 1 */
+    int64_t rows, cols; /* as the op reads it, row-major; a vector has one row */
     bool per_layer;
     bool vector;     /* the tensor has one dimension */
     bool transposed; /* the file has [cols, rows] */
-    fb_dtype dtype;  /* that the weight has in every layer; FB_DTYPE_COUNT: not known, or not the same */
+    fb_dtype dtype;  /* dtype of the weight in every layer; FB_DTYPE_COUNT: unknown, or it differs */
 } fb_slot;
 
 typedef struct fb_op {
     fb_op_kind kind;
     int32_t in[FB_MAX_IN], out[FB_MAX_OUT]; /* values */
     int32_t weights[FB_MAX_WEIGHTS];        /* slots, or FB_NONE */
-    /* An op of the body that belongs to the following layer reads that layer's weights, and in the last layer
-     * these. */
+    /* Set for an op of the body that computes something for the following layer. It reads that layer's
+     * weights. In the last layer it reads `last_weights`. */
     bool next_layer;
     int32_t last_weights[FB_MAX_WEIGHTS];
     uint32_t fuses; /* bits of the fuses that made it (fuse/fuse.h); 0 in a plain program */
@@ -53,7 +52,7 @@ typedef struct fb_op {
 
 typedef struct fb_carry {
     int32_t next,
-        from; /* value `from`, written in the body, is value `next` of the following pass and the epilogue */
+        from; /* `from`, written in the body, becomes `next` of the following pass and of the epilogue */
 } fb_carry;
 
 typedef struct fb_program {
@@ -67,12 +66,13 @@ typedef struct fb_program {
     int32_t carry_count;
 
     int64_t layers, hidden, vocab, context;
-    int64_t kv_heads, head_dim; /* of the cache: two rows of kv_heads * head_dim a token and layer */
-    int32_t residual;           /* the value whose content after each pass is the layer's hidden state */
-    int32_t final_norm;         /* the value that is the last hidden state */
-    int32_t logits;             /* the value of all scores, or FB_NONE where only the best is computed: */
-    int32_t best;               /* FB_ARGMAX_WIDTH floats a row: (score, column) of each lane; or FB_NONE */
-    double *frequencies;        /* of rope, owned; NULL without it */
+    int64_t kv_heads, head_dim; /* of the cache: each token has two rows of kv_heads * head_dim per layer */
+    int32_t residual;           /* the value that holds a layer's hidden state after each pass */
+    int32_t final_norm;         /* the value that holds the last hidden state */
+    int32_t logits;             /* the value of all scores; FB_NONE if only the best is computed */
+    int32_t best; /* FB_ARGMAX_WIDTH floats a row: (score, column) of each worker; FB_NONE if logits are
+                     computed */
+    double *frequencies; /* frequencies of rope, owned; NULL without rope */
 } fb_program;
 
 void fb_program_clear(fb_program *program);
@@ -80,7 +80,7 @@ void fb_program_clear(fb_program *program);
 /* An op without inputs, outputs and weights. */
 fb_op fb_op_new(fb_op_kind kind);
 
-/* The slot of the head, whose product is the logits; FB_NONE: there is none. */
+/* The weight slot of the head, the linear that computes the logits; FB_NONE: there is none. */
 static inline int32_t fb_program_head(const fb_program *p) {
     for (int32_t i = 0; i < p->op_count[FB_EPILOGUE]; i++) {
         const fb_op *op = &p->ops[FB_EPILOGUE][i];
@@ -89,42 +89,45 @@ static inline int32_t fb_program_head(const fb_program *p) {
     return FB_NONE;
 }
 
-/* For a cache with sinks: attention gets its second query, rotated at positions of at most `limit`. A fault
- * of the caller if the program has no rotary positions. */
+/* For a cache with sinks: gives attention its second query, rotated at positions of at most `limit`. The
+ * program must have rotary positions. */
 fb_status fb_program_add_sinks(fb_program *program, int64_t limit, fb_error *err);
 
-/* The program as text: a header for each section, then one op a line with shapes. Released with free.
- * `fuse_name` gives the names of fb_op.fuses' bits; a plain program has none. */
+/* The program as text: a header for each section, then one op a line with shapes. Release it with free.
+ * `fuse_name` gives the names of the bits in fb_op.fuses; a plain program has none. */
 typedef const char *(*fb_fuse_name_fn)(int fuse);
 fb_status fb_program_print(const fb_program *program, fb_fuse_name_fn fuse_name, char **text, fb_error *err);
 
-/* Whether `next`, which follows `op`, may begin in one thread while `op` still runs in another: what `op`
- * reads must then stay until the last op of a joined run is done. So it is where both work by KV heads, and
- * where the projections in `op` write the columns of a KV head side by side, one head after the other. */
+/* Whether one worker may start `next` while another still runs `op`. That holds if both are divided by KV
+ * head, or if `op` is a group of projections that writes the columns of each KV head together, head by head.
+ * Buffers that `op` reads stay live until the joined run of ops ends. */
 bool fb_program_joined(const fb_program *program, const fb_op *op, const fb_op *next);
 
-/* Whether `lanes` threads share whole KV heads in the ops that allow it: with fewer heads than threads some
- * would idle. */
-bool fb_program_by_head(const fb_program *program, int32_t lanes);
+/* Whether `workers` workers take whole KV heads each in the ops that allow it. With fewer heads than workers
+ * some would be idle. */
+bool fb_program_by_head(const fb_program *program, int32_t workers);
 
-/* Whether all threads must meet after an op. Not where a thread's part of the next op reads only what the
- * same thread's part of this one wrote: rope_kv after the projections, when the KV heads can be shared evenly
- * (each thread then takes its part of every projection by itself), and attention after rope_kv, when both
- * give each thread the same KV heads. */
-bool fb_program_barrier(const fb_program *program, fb_section section, int32_t index, int32_t lanes);
+/* Whether all workers wait at a barrier after an op. They need not if a worker's part of the next op reads
+ * only what the same worker wrote. This holds in two places. rope_kv after the projections, if the KV heads
+ * divide evenly: each projection is then divided among the workers by itself. And attention after rope_kv, if
+ * both give each worker the same KV heads. */
+bool fb_program_barrier(const fb_program *program, fb_section section, int32_t index, int32_t workers);
 
-/* Where each value lives: values whose lives do not overlap share a buffer, and an elementwise op writes over
- * an input that dies there. */
+/* The reason of a function that answers in words, when it found no memory. */
+#define FB_NO_MEMORY "no memory"
+
+/* The buffer of each value. Values that are not live at the same time share a buffer. An elementwise op
+ * writes over an input that is not read later. */
 typedef struct fb_layout {
     int32_t buffer[FB_MAX_VALUES]; /* by value; views follow their storage */
     int32_t buffers;
-    int64_t cols[FB_MAX_VALUES];         /* by buffer: elements a token, besides … */
-    int64_t context_cols[FB_MAX_VALUES]; /* … this many for each position of the cache */
+    int64_t cols[FB_MAX_VALUES];         /* by buffer: elements per token, and … */
+    int64_t context_cols[FB_MAX_VALUES]; /* … additional elements per token for each slot of the cache */
     bool always_f32[FB_MAX_VALUES];      /* by buffer */
 } fb_layout;
 
-/* Fails if a value is read before it is written or a carried value is overwritten while it is still read: a
- * fault of an architecture or of a fuse, never of a file. */
+/* Fails if a value is read before it is written, or if a carried value is overwritten while it is still read.
+ * Either is a mistake in an architecture or a fuse; no file can cause it. */
 fb_status fb_layout_make(const fb_program *program, fb_layout *layout, fb_error *err);
 
 #endif

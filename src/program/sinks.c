@@ -1,7 +1,8 @@
-/* The second query of a cache with sinks. Keys are stored rotated at their positions and never rotated again.
- * RoPE is relative, so a query that is rotated at its own position has the right distance to every key of the
- * ring; but the sinks stand, for the model, right before the ring, however far the stream has come. For them
- * the query is rotated at the position that it has in the cache. */
+/* The second query of a cache with sinks. Keys are stored rotated at their positions and are never rotated
+ * again. RoPE is relative: a query rotated at its own position has the right distance to every key of the
+ * ring. Sink keys keep their positions (0 to 3 with four sinks) while the query moves on. The model must see
+ * the sinks right before the ring. So the query for them is rotated at the position that it has in the cache.
+ */
 #include <stdio.h>
 
 #include "program/program.h"
@@ -12,18 +13,18 @@ static int32_t find(const fb_program *p, fb_section section, fb_op_kind kind) {
     return FB_NONE;
 }
 
-/* A copy of the op behind it, with an output of its own. */
-static fb_op *twin_of(fb_program *p, fb_section section, int32_t index, const char *suffix) {
-    fb_op *op = &p->ops[section][index], *twin = op + 1;
-    memmove(twin + 1, twin, (size_t)(p->op_count[section]++ - index - 1) * sizeof *op);
-    *twin = *op;
+/* Inserts a copy of the op after it, with an output of its own. */
+static fb_op *copy_after(fb_program *p, fb_section section, int32_t index, const char *suffix) {
+    fb_op *op = &p->ops[section][index], *copy = op + 1;
+    memmove(copy + 1, copy, (size_t)(p->op_count[section]++ - index - 1) * sizeof *op);
+    *copy = *op;
     int32_t out = p->value_count++;
     fb_value v = p->values[op->out[0]];
     v.storage = out;
     snprintf(v.name, sizeof v.name, "%.16s_%s", p->values[op->out[0]].name, suffix);
     p->values[out] = v;
-    twin->out[0] = out;
-    return twin;
+    copy->out[0] = out;
+    return copy;
 }
 
 fb_status fb_program_add_sinks(fb_program *p, int64_t limit, fb_error *err) {
@@ -39,9 +40,9 @@ fb_status fb_program_add_sinks(fb_program *p, int64_t limit, fb_error *err) {
         p->value_count + 2 > FB_MAX_VALUES)
         return fb_fail(err, FB_ERROR_SYSTEM, "program: more than %d ops or %d values", FB_MAX_OPS,
                        FB_MAX_VALUES);
-    fb_op *sink_angles = twin_of(p, FB_PROLOGUE, angles, "sinks");
+    fb_op *sink_angles = copy_after(p, FB_PROLOGUE, angles, "sinks");
     sink_angles->attr.limit = limit;
-    fb_op *sink_query = twin_of(p, FB_BODY, rope, "sinks");
+    fb_op *sink_query = copy_after(p, FB_BODY, rope, "sinks");
     sink_query->in[1] = sink_angles->out[0];
     p->ops[FB_BODY][scores + 1].in[1] = sink_query->out[0];
     return FB_OK;

@@ -2,12 +2,12 @@
 
 #include <stdio.h>
 
-/* No product of sizes overflows below these. */
+/* Below these limits no product of sizes overflows. */
 #define MAX_CHUNK  65536
 #define MAX_WINDOW (1 << 28)
 
-/* Sinks and window together, where the user names neither: what a model was trained on, but no more memory
- * than this asks for. */
+/* Default of sinks and window together: the length that the model was trained on, but no more than this, to
+ * limit memory. */
 #define DEFAULT_REACH 4096
 
 static const char *const names[] = {"dense", "window", "sinks"};
@@ -27,7 +27,7 @@ fb_status fb_cache_parse(const char *name, fb_cache_kind *out, fb_error *err) {
 }
 
 static fb_status settle_dense(const fb_program *p, fb_session_options *o, fb_error *err) {
-    /* Learned positions end with their table, whatever one would like to see. */
+    /* Learned positions end with their table, even with beyond_context. */
     if (o->capacity < 0 || (o->capacity > p->context && !(o->beyond_context && p->frequencies)))
         return fb_fail(err, FB_ERROR_USAGE, "capacity: %lld tokens (the model's context is %lld)",
                        (long long)o->capacity, (long long)p->context);
@@ -43,11 +43,10 @@ static fb_status settle_ring(const fb_program *p, fb_session_options *o, fb_ring
     if (!p->frequencies)
         return fb_fail(
             err, FB_ERROR_UNSUPPORTED,
-            "cache: %s (this model has learned positions, %lld of them, and nothing stands for one beyond: "
-            "only rotary positions can stream)",
+            "cache: %s (this model has learned positions, %lld of them; only rotary positions can stream)",
             fb_cache_name(o->cache), (long long)p->context);
     if (o->capacity)
-        return fb_fail(err, FB_ERROR_USAGE, "capacity: %lld (0 with cache %s: sinks and window say it)",
+        return fb_fail(err, FB_ERROR_USAGE, "capacity: %lld (0 with cache %s: sinks and window decide it)",
                        (long long)o->capacity, fb_cache_name(o->cache));
     /* The last token's position in the cache is sinks + window. */
     if (o->sinks < 0 || o->sinks >= p->context)
@@ -57,10 +56,10 @@ static fb_status settle_ring(const fb_program *p, fb_session_options *o, fb_ring
     int64_t most = p->context - o->sinks, window = o->window;
     if (!window) {
         int64_t reach = p->context < DEFAULT_REACH ? p->context : DEFAULT_REACH;
-        window = reach - 1 - o->sinks; /* the token itself is in the cache, too */
+        window = reach - 1 - o->sinks; /* the token itself is in the cache too */
         if (window < 1)
             return fb_fail(err, FB_ERROR_USAGE,
-                           "window: none given, and %lld sinks leave none of %lld tokens",
+                           "window: none given, and %lld sinks leave no space in %lld tokens",
                            (long long)o->sinks, (long long)reach);
     }
     if (window < 1 || window > most || window > MAX_WINDOW)
@@ -70,7 +69,7 @@ static fb_status settle_ring(const fb_program *p, fb_session_options *o, fb_ring
                        (long long)o->sinks, (long long)p->context);
     o->window = window;
     *ring = (fb_ring){.sinks = o->sinks, .window = o->window};
-    ring->begin = (o->sinks + FB_KV_LANES - 1) / FB_KV_LANES * FB_KV_LANES;
+    ring->begin = (o->sinks + FB_KV_GROUP - 1) / FB_KV_GROUP * FB_KV_GROUP;
     return FB_OK;
 }
 
@@ -88,7 +87,8 @@ fb_status fb_cache_settle(const fb_program *p, fb_session_options *o, int64_t ch
         return FB_OK;
     }
     FB_TRY(settle_ring(p, o, ring, err));
-    /* A step's tokens need slots besides the window: of a small one, no more than again as many. */
+    /* The tokens of a step need slots in addition to the window. With a small window, the chunk is no larger
+     * than the window. */
     if (!o->chunk) o->chunk = o->window < chunk ? o->window : chunk;
     ring->size = o->window + o->chunk;
     o->capacity = ring->begin + ring->size;

@@ -7,23 +7,22 @@
 #include "plan/price.h"
 #include "run/cache.h"
 
-/* Rows of a prefill step: enough that each weight that is read is used many times, few enough that the
- * activations of a model of this size stay in the second-level cache. Not tuned. */
+/* Rows of a prefill step: enough to use each weight many times per read, few enough that the activations of a
+ * small model stay in the L2 cache. Not tuned. */
 #define DEFAULT_CHUNK 128
-/* On a GPU: enough rows to fill it with tiles of the smaller matrices. */
+/* On a GPU: enough rows to fill it with tiles even for the smaller matrices. */
 #define DEFAULT_CHUNK_GPU 512
 
-/* Guards the list, and the state and users of what is in it; `opened` says that a state has changed. */
+/* Guards the list, and the state and users of its entries. `opened` signals a change of state. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t opened = PTHREAD_COND_INITIALIZER;
 static fb_execution *executions;
 
-/* ---- what is asked for ----------------------------------------------------------------------------------
- */
+/* ---- requests ---- */
 
 static fb_status check_options(const fb_session_options *o, fb_error *err) {
-    if (o->threads < 0 || o->threads > FB_POOL_MAX_LANES)
-        return fb_fail(err, FB_ERROR_USAGE, "threads: %d (0 to %d)", o->threads, FB_POOL_MAX_LANES);
+    if (o->threads < 0 || o->threads > FB_POOL_MAX_WORKERS)
+        return fb_fail(err, FB_ERROR_USAGE, "threads: %d (0 to %d)", o->threads, FB_POOL_MAX_WORKERS);
     if ((unsigned)o->act >= FB_FLOAT_COUNT)
         return fb_fail(err, FB_ERROR_USAGE, "act: %d (f32, f16, bf16, f64)", (int)o->act);
     return FB_OK;
@@ -55,7 +54,7 @@ static fb_status settle(const fb_model *model, const fb_session_options *options
     FB_TRY(copy_text(options->fuse ? options->fuse : "auto", &o->fuse, err));
     FB_TRY(copy_text(options->machine, &o->machine, err));
     FB_TRY(copy_text(options->isa, &o->isa, err));
-    o->kv = o->backend = NULL; /* understood */
+    o->kv = o->backend = NULL; /* already resolved into the request */
     r->greedy = o->greedy && !o->all_logits && !o->on_hidden;
     r->float_dot = o->float_dot || o->act == FB_F64;
     e->threads = o->threads;
@@ -74,7 +73,7 @@ static bool same_ring(const fb_ring *a, const fb_ring *b) {
     return a->sinks == b->sinks && a->window == b->window && a->begin == b->begin && a->size == b->size;
 }
 
-/* Whether what was asked for is the same, but for what a session does by itself. */
+/* Whether two requests can share an execution. Options that only concern the session itself are ignored. */
 static bool same_request(const fb_request *a, const fb_request *b) {
     const fb_session_options *s = &a->session, *t = &b->session;
     const fb_executor_options *e = &a->executor, *f = &b->executor;
@@ -85,8 +84,7 @@ static bool same_request(const fb_request *a, const fb_request *b) {
            same_ring(&e->ring, &f->ring) && e->chunk == f->chunk && e->epilogue_rows == f->epilogue_rows;
 }
 
-/* ---- weights: on a device as long as their model is open -------------------------------------------------
- */
+/* ---- weights: on a device as long as their model is open ---- */
 
 typedef struct resident {
     fb_device *device;
@@ -100,7 +98,7 @@ static void release_weights(void *arg) {
     free(r);
 }
 
-/* The model becomes a user of the device and of its weights there. */
+/* Makes the model a user of the device and of its weights there, so that they stay loaded. */
 static fb_status keep_weights(fb_execution *x, const fb_bound *file, fb_error *err) {
     resident *r = calloc(1, sizeof *r);
     if (!r) return fb_fail_memory(err, "weights", sizeof *r);
@@ -123,8 +121,7 @@ static fb_status load_weights(fb_execution *x, fb_error *err) {
     return first ? keep_weights(x, &file, err) : FB_OK;
 }
 
-/* ---- the plan -------------------------------------------------------------------------------------------
- */
+/* ---- the plan ---- */
 
 static const char *step_why_not(const void *arg, const fb_program *program) {
     const fb_execution *x = arg;
@@ -139,23 +136,24 @@ static void ask_device(fb_execution *x) {
     o->step_arg = x;
     if (!r->backend->screen) o->no_screen = "only on the cpu backend";
     if (r->greedy && (o->fuses & FB_FUSE_BIT(FB_FUSE_HEAD_SCREEN)))
-        o->screen = fb_device_screen(x->device, &(fb_bound){&x->model->spec->program, x->weights},
-                                     r->executor.threads, r->executor.isa);
+        o->screen_failed = fb_device_screen(x->device, &(fb_bound){&x->model->spec->program, x->weights},
+                                            r->executor.threads, r->executor.isa, &o->screen) != FB_OK;
 }
 
-/* The machine that runs it, measured or assumed. */
+/* The machine model of the device: measured or assumed. */
 static void find_machine(const fb_request *r, fb_machine *machine) {
     const fb_session_options *o = &r->session;
-    int32_t lanes = o->threads ? o->threads : fb_pool_cores();
+    int32_t workers = o->threads ? o->threads : fb_pool_cores();
     if (r->backend == &fb_backend_cpu) {
-        if (!o->machine || !fb_machine_load(o->machine, lanes, o->isa, o->act, machine))
-            fb_machine_assume(machine, lanes, o->act);
+        if (!o->machine || !fb_machine_load(o->machine, workers, o->isa, o->act, machine))
+            fb_machine_assume(machine, workers, o->act);
     } else if (!o->machine || !fb_machine_load_gpu(o->machine, r->device, o->act, machine)) {
         fb_machine_assume_gpu(machine, r->device, o->act);
     }
 }
 
-/* The planner's choice; without a position, for decoding in the middle of the cache, or with a full ring. */
+/* Makes the planner's choice. If no position is given: for decoding in the middle of the cache, or with a
+ * full ring. */
 static fb_status choose(fb_execution *x, const fb_planning *planning, fb_error *err) {
     const fb_executor_options *e = &x->request.executor;
     fb_machine machine;
@@ -168,7 +166,7 @@ static fb_status choose(fb_execution *x, const fb_planning *planning, fb_error *
                                   : e->ring.window ? e->ring.sinks + e->ring.window
                                                    : e->capacity / 2,
                       .epilogue_rows = 1,
-                      .lanes = machine.lanes,
+                      .workers = machine.workers,
                       .act = e->act,
                       .kv = e->kv};
     return fb_plan_choose(&x->model->spec->program, x->model->weights, &machine, &shape, &x->options, err);
@@ -191,8 +189,7 @@ static fb_status make_plan(fb_execution *x, const fb_planning *planning, fb_erro
     return FB_OK;
 }
 
-/* ---- opening and sharing --------------------------------------------------------------------------------
- */
+/* ---- opening and sharing ---- */
 
 static fb_status open_execution(fb_execution *x, const fb_planning *planning, fb_error *err) {
     FB_TRY(fb_device_take(x->request.backend, x->request.device, &x->device, err));
@@ -216,7 +213,8 @@ static void unlink_execution(fb_execution *x) {
     *at = x->next;
 }
 
-/* One that serves, when it is ready; NULL: there is none. The caller holds the lock. */
+/* Finds an execution that matches, and waits until it is ready; NULL: there is none. The caller holds the
+ * lock. */
 static fb_execution *find(const fb_model *model, const fb_request *request) {
     for (fb_execution *x = executions; x; x = x->next) {
         if (x->alone || x->model != model || x->state == FB_EXECUTION_FAILED ||
@@ -229,7 +227,7 @@ static fb_execution *find(const fb_model *model, const fb_request *request) {
             unlink_execution(x);
             close_execution(x);
         }
-        return NULL; /* the caller tries for itself, and gets the message */
+        return NULL; /* the caller tries itself, and gets the error message */
     }
     return NULL;
 }

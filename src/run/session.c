@@ -1,4 +1,4 @@
-/* A session: a sequence of tokens, on an executor that sessions of the same options share. */
+/* A session: a sequence of tokens, on an executor that it shares with sessions of equal options. */
 #include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -8,31 +8,30 @@
 #include "run/cache.h"
 #include "run/session.h"
 
-/* Angles are products of a position and a frequency, in double: up to here a position is exact. */
+/* Angles are position * frequency in double. Up to this limit a position is exact. */
 #define MAX_POSITION (1ll << 53)
 
 struct fb_session {
     const fb_model *model;
-    fb_session_options options; /* as settled, without strings */
+    fb_session_options options; /* after defaults, without strings */
     fb_execution *execution;
     fb_sequence sequence;
     fb_trace trace;
-    fb_row *rows; /* [chunk]: of the step that runs */
+    fb_row *rows; /* [chunk]: the rows of the current step */
     int64_t position;
-    int64_t
-        furthest; /* the largest position since the session was new: what that wrote over is gone for good */
-    bool broken;  /* a step failed half way: the cache is not what `position` says */
+    int64_t furthest; /* the largest position so far; what its tokens overwrote is lost */
+    bool broken;      /* a step failed halfway: the cache does not match `position` */
     atomic_bool cancel;
     float *logits;
     int64_t logits_rows, logits_capacity;
-    int32_t best;          /* the last step's best token, where the plan computes only that */
-    int64_t step_position; /* of the step that runs */
+    int32_t best;          /* the best token of the last step, if the plan computes only that */
+    int64_t step_position; /* position of the current step */
 };
 
 static const fb_program *program_of(const fb_session *s) { return &s->execution->plan.program; }
 static const fb_ring *ring_of(const fb_session *s) { return &s->execution->request.executor.ring; }
 
-/* Room for the logits of `rows` tokens, if the plan computes any. */
+/* Allocates memory for the logits of `rows` tokens, if the plan computes logits. */
 static fb_status reserve_logits(fb_session *s, int64_t rows, fb_error *err) {
     if (rows <= s->logits_capacity || program_of(s)->logits == FB_NONE) return FB_OK;
     int64_t vocab = s->model->spec->program.vocab, bytes = rows * vocab * (int64_t)sizeof *s->logits;
@@ -43,7 +42,7 @@ static fb_status reserve_logits(fb_session *s, int64_t rows, fb_error *err) {
     return FB_OK;
 }
 
-/* What a session has for itself, besides its sequence. */
+/* Allocates a session's memory, besides its sequence. */
 static fb_status take_memory(fb_session *s, fb_error *err) {
     int64_t bytes = s->options.chunk * (int64_t)sizeof *s->rows;
     s->rows = malloc((size_t)bytes);
@@ -54,7 +53,8 @@ static fb_status take_memory(fb_session *s, fb_error *err) {
 static fb_status start(fb_session *s, const fb_session_options *options, const fb_planning *planning,
                        fb_error *err) {
     FB_TRY(fb_execution_take(s->model, options, planning, &s->execution, err));
-    s->options = s->execution->request.session; /* of the first of those that share it; its own are: */
+    s->options = s->execution->request
+                     .session; /* options of the first session that shares this execution; its own are: */
     s->options.cache = options->cache;
     s->options.on_hidden = options->on_hidden;
     s->options.on_progress = options->on_progress;
@@ -73,6 +73,7 @@ fb_status fb_session_create_planned(const fb_model *model, const fb_session_opti
     s->model = model;
     fb_session_options taken;
     fb_status status = fb_session_options_take(options, &taken, err);
+    if (status == FB_OK) status = fb_tensors_check_files(model->tensors, err);
     if (status == FB_OK) status = start(s, &taken, planning, err);
     if (status != FB_OK) {
         fb_session_free(s);
@@ -128,13 +129,13 @@ void fb_session_cancel(fb_session *s) { atomic_store(&s->cancel, true); }
 static fb_status check_tokens(const fb_session *s, const int32_t *ids, int64_t count, fb_error *err) {
     int64_t vocab = s->model->spec->program.vocab,
             most = ring_of(s)->window ? MAX_POSITION : s->options.capacity;
-    int64_t room = most - s->position;
+    int64_t free_slots = most - s->position;
     if (s->broken)
         return fb_fail(err, FB_ERROR_USAGE, "session: a step was stopped (reset the session first)");
     if (count < 1) return fb_fail(err, FB_ERROR_USAGE, "tokens: %lld (at least 1)", (long long)count);
-    if (count > room)
+    if (count > free_slots)
         return fb_fail(err, FB_ERROR_USAGE, "tokens: %lld (the session has room for %lld more of %lld)",
-                       (long long)count, (long long)room, (long long)most);
+                       (long long)count, (long long)free_slots, (long long)most);
     for (int64_t i = 0; i < count; i++)
         if (ids[i] < 0 || ids[i] >= vocab)
             return fb_fail(err, FB_ERROR_USAGE, "token %lld: id %d (0 to %lld)", (long long)i, ids[i],
@@ -147,7 +148,7 @@ static bool forward_hidden(void *user, int64_t layer, const float *hidden, int64
     return s->options.on_hidden(s->options.user, layer, s->step_position, hidden, rows, cols);
 }
 
-/* One step of `count` tokens, whose last `wanted` give logits at `logits`. */
+/* Runs one step of `count` tokens. The last `wanted` of them write logits to `logits`. */
 static fb_status run_step(fb_session *s, const int32_t *ids, int64_t count, int64_t wanted, float *logits,
                           fb_error *err) {
     for (int64_t i = 0; i < count; i++)
@@ -170,7 +171,7 @@ static fb_status run_step(fb_session *s, const int32_t *ids, int64_t count, int6
         s->position += count;
         return FB_OK;
     }
-    /* What was cancelled or had no memory can be written again: what comes before it is untouched. */
+    /* A step that was cancelled or found no memory can be repeated: what came before it is untouched. */
     bool cancelled = status == FB_ERROR_STOPPED && atomic_exchange(&s->cancel, false);
     s->broken = status != FB_ERROR_MEMORY && !cancelled;
     if (cancelled)
@@ -264,7 +265,7 @@ void fb_session_reset(fb_session *s) {
 
 FB_SIZED_ENDS_WITH(fb_cache_info, trimmable);
 
-/* However often it went back before. */
+/* The limit counts from the furthest position: earlier trims do not extend it. */
 static int64_t trimmable(const fb_session *s) {
     return s->broken ? 0 : s->position - (s->furthest - fb_cache_trimmable(ring_of(s), s->furthest));
 }
@@ -274,7 +275,7 @@ fb_status fb_session_trim(fb_session *s, int64_t count, fb_error *err) {
     if (s->broken)
         return fb_fail(err, FB_ERROR_USAGE, "session: a step was stopped (reset the session first)");
     if (count < 0 || count > s->position)
-        return fb_fail(err, FB_ERROR_USAGE, "trim: to %lld tokens (0 to %lld, which there are)",
+        return fb_fail(err, FB_ERROR_USAGE, "trim: to %lld tokens (0 to %lld, the tokens so far)",
                        (long long)count, (long long)s->position);
     if (count < s->position - back)
         return fb_fail(err, FB_ERROR_USAGE,
@@ -288,10 +289,10 @@ fb_status fb_session_trim(fb_session *s, int64_t count, fb_error *err) {
 void fb_session_fill_cache(const fb_session *s, fb_cache_info *out) {
     const fb_program *p = program_of(s);
     const fb_executor_options *o = &s->execution->request.executor;
-    int64_t slots = (o->capacity + FB_KV_LANES - 1) / FB_KV_LANES * FB_KV_LANES;
+    int64_t slots = (o->capacity + FB_KV_GROUP - 1) / FB_KV_GROUP * FB_KV_GROUP;
     int64_t reach = o->ring.sinks + o->ring.window;
     fb_cache_info info;
-    memset(&info, 0, sizeof info); /* padding, too: it goes to the caller */
+    memset(&info, 0, sizeof info); /* clears padding too, because the struct is copied to the caller */
     info.kind = s->options.cache;
     info.sinks = o->ring.sinks;
     info.window = o->ring.window;

@@ -16,7 +16,7 @@ static uint64_t pair_of(int32_t left, int32_t right) {
 
 /* The pair's slot, or the free one where it belongs. */
 static fb_merge *merge_slot(const fb_bpe *bpe, uint64_t pair) {
-    uint32_t slot = (uint32_t)(pair * 0x9E3779B97F4A7C15u >> 32) & bpe->merge_mask;
+    uint32_t slot = fb_hash_number(&bpe->vocab.key, pair) & bpe->merge_mask;
     while (bpe->merges[slot].pair != pair && bpe->merges[slot].pair != UINT64_MAX)
         slot = (slot + 1) & bpe->merge_mask;
     return &bpe->merges[slot];
@@ -108,6 +108,8 @@ void fb_bpe_free(fb_bpe *bpe) {
 void fb_bpe_work_free(fb_bpe_work *work) {
     free(work->symbols);
     free(work->heap);
+    free(work->hashes);
+    free(work->powers);
     *work = (fb_bpe_work){0};
 }
 
@@ -206,7 +208,9 @@ static int32_t find_merge(const fb_bpe *bpe, const fb_bpe_work *work, const fb_b
     }
     int64_t size = end_of(work, right) - left->start;
     if (size > bpe->longest) return -1;
-    int32_t id = fb_vocab_find(&bpe->vocab, work->word + left->start, size);
+    uint64_t hash =
+        fb_hash_part(work->hashes[left->start], work->hashes[left->start + size], work->powers[size]);
+    int32_t id = fb_vocab_find_hashed(&bpe->vocab, hash, work->word + left->start, size);
     *rank = id >= 0 ? bpe->ranks[id] : 0;
     return id;
 }
@@ -262,6 +266,25 @@ static fb_status reserve_work(fb_bpe_work *work, int64_t size, fb_error *err) {
     return FB_OK;
 }
 
+static fb_status hash_word(const fb_bpe *bpe, fb_bpe_work *work, fb_error *err) {
+    const fb_hash_key *key = &bpe->vocab.key;
+    int64_t most = work->size < bpe->longest ? work->size : bpe->longest; /* bytes of a part that may merge */
+    uint64_t *hashes = fb_array_grow(work->hashes, 0, &work->hash_capacity, work->size + 1, sizeof *hashes);
+    if (hashes) work->hashes = hashes;
+    int64_t more = most + 1 > work->power_count ? most + 1 - work->power_count : 0;
+    uint64_t *powers =
+        fb_array_grow(work->powers, work->power_count, &work->power_capacity, more, sizeof *powers);
+    if (powers) work->powers = powers;
+    if (!hashes || !powers)
+        return fb_fail_memory(err, "hashes of a word", (work->size + most + 2) * (int64_t)sizeof *hashes);
+    hashes[0] = 0;
+    for (int64_t i = 0; i < work->size; i++) hashes[i + 1] = fb_hash_byte(key, hashes[i], work->word[i]);
+    for (; work->power_count <= most; work->power_count++)
+        powers[work->power_count] =
+            work->power_count > 0 ? fb_hash_multiply(powers[work->power_count - 1], key->base) : 1;
+    return FB_OK;
+}
+
 fb_status fb_bpe_encode(const fb_bpe *bpe, fb_bpe_work *work, const char *word, int64_t size, fb_ids *ids,
                         fb_error *err) {
     if (bpe->ignore_merges) {
@@ -271,6 +294,7 @@ fb_status fb_bpe_encode(const fb_bpe *bpe, fb_bpe_work *work, const char *word, 
     FB_TRY(reserve_work(work, size, err));
     work->word = word;
     work->size = size;
+    if (bpe->ranks) FB_TRY(hash_word(bpe, work, err));
     FB_TRY(start_symbols(bpe, work, err));
     merge_symbols(bpe, work);
     for (int64_t i = work->symbol_count > 0 ? 0 : -1; i >= 0; i = work->symbols[i].next) {

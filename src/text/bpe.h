@@ -4,6 +4,7 @@
 #define FB_TEXT_BPE_H
 
 #include "text/bytes.h"
+#include "text/hash.h"
 
 #define FB_VOCAB_LIMIT (1 << 24) /* ids are below it; the largest published vocabularies have 2^18 */
 
@@ -27,6 +28,7 @@ typedef struct fb_vocab {
     int64_t entries;  /* tokens that can be found by text */
     fb_vocab_slot *slots;
     uint32_t mask; /* slots - 1; a power of two, at most half of them in use */
+    fb_hash_key key;
 } fb_vocab;
 
 /* For ids below `ids`, of which `entries` can be found by text. */
@@ -43,6 +45,8 @@ fb_status fb_vocab_add(fb_vocab *vocab, const char *what, int64_t id, const char
 fb_status fb_vocab_show(fb_vocab *vocab, int64_t id, const char *text, int64_t size, fb_error *err);
 
 int32_t fb_vocab_find(const fb_vocab *vocab, const char *text, int64_t size); /* -1: not there */
+/* The same where the text's fb_hash_text is known. */
+int32_t fb_vocab_find_hashed(const fb_vocab *vocab, uint64_t hash, const char *text, int64_t size);
 
 typedef struct fb_merge {
     uint64_t pair; /* left id << 32 | right id; UINT64_MAX: a free slot */
@@ -97,6 +101,10 @@ typedef struct fb_bpe_work {
     int64_t symbol_count, symbol_capacity;
     fb_bpe_candidate *heap;
     int64_t heap_count, heap_capacity;
+    /* With ranks: hashes of the word's first 0, 1, … bytes, and powers of their base. So the hash of any part
+     * takes one product, however long the part is. */
+    uint64_t *hashes, *powers;
+    int64_t hash_capacity, power_count, power_capacity;
 } fb_bpe_work;
 
 void fb_bpe_work_free(fb_bpe_work *work);

@@ -49,6 +49,14 @@ fb_status fb_spans_add(fb_spans *spans, int64_t start, int64_t end, fb_error *er
     return FB_OK;
 }
 
+fb_status fb_growth_add(fb_growth *growth, int64_t bytes, fb_error *err) {
+    if (bytes > growth->limit - growth->used)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: a text grows to %lld bytes (at most %lld)",
+                       growth->what, (long long)(growth->used + bytes), (long long)growth->limit);
+    growth->used += bytes;
+    return FB_OK;
+}
+
 void fb_bytes_free(fb_bytes *bytes) {
     free(bytes->data);
     *bytes = (fb_bytes){0};

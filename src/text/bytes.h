@@ -39,6 +39,15 @@ fb_status fb_ids_append(fb_ids *ids, const int32_t *data, int64_t size, fb_error
 fb_status fb_spans_add(fb_spans *spans, int64_t start, int64_t end,
                        fb_error *err); /* nothing if it is empty */
 
+/* What a step may write for one text, all its parts together: a hostile tokenizer may replace a letter by a
+ * megabyte, or put one in front of every part. */
+typedef struct fb_growth {
+    const char *what; /* the step, for errors */
+    int64_t used, limit;
+} fb_growth;
+
+fb_status fb_growth_add(fb_growth *growth, int64_t bytes, fb_error *err);
+
 void fb_bytes_free(fb_bytes *bytes);
 void fb_ids_free(fb_ids *ids);
 void fb_spans_free(fb_spans *spans);

@@ -6,6 +6,11 @@
 #include "text/tokenizer_impl.h"
 #include "text/utf8.h"
 
+/* What replacements may make of a token of n bytes: 8 n + 256 bytes. Published ones make three of one, or one
+ * of three. */
+#define GROWTH          8
+#define GROWTH_CONSTANT 256
+
 struct fb_text_stream {
     const fb_tokenizer *tokenizer;
     bool special;       /* special tokens are text too */
@@ -131,10 +136,12 @@ static fb_status push_metaspace(fb_text_stream *stream, bool first, const char *
 
 static fb_status push_text(fb_text_stream *stream, const char *text, int64_t size, fb_error *err) {
     const fb_decoder *decoder = &stream->tokenizer->decoder;
+    const int64_t most = GROWTH * size + GROWTH_CONSTANT;
     for (int64_t i = 0; i < decoder->replace_count; i++) {
         fb_bytes *out = &stream->scratch[i & 1];
         out->size = 0;
-        FB_TRY(fb_replacement_apply(&decoder->replaces[i], text, size, out, err));
+        FB_TRY(fb_replacement_apply(&decoder->replaces[i], text, size, &(fb_growth){"decoder", 0, most}, out,
+                                    err));
         text = out->data;
         size = out->size;
     }

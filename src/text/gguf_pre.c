@@ -70,6 +70,22 @@ const fb_gguf_pre *fb_gguf_pre_find(const char *name) {
     return NULL;
 }
 
+static bool has_pattern(const char *const *known, const char *pattern) {
+    for (; *known; known++)
+        if (strcmp(*known, pattern) == 0) return true;
+    return false;
+}
+
+bool fb_gguf_pre_has(const char *pattern) {
+    static const char *const steps[] = {FB_PATTERN_GPT2, FB_PATTERN_DIGIT, FB_PATTERN_DIGITS, NULL};
+    if (has_pattern(steps, pattern)) return true;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (has_pattern(table[i].patterns, pattern)) return true;
+    for (size_t i = 0; i < sizeof spelled / sizeof *spelled; i++)
+        if (has_pattern(spelled[i].patterns, pattern)) return true;
+    return false;
+}
+
 static bool same_patterns(const char *const *known, const char *const *patterns, int count) {
     for (int i = 0; i < count; i++, known++)
         if (!*known || strcmp(*known, patterns[i]) != 0) return false;

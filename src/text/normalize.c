@@ -11,17 +11,19 @@ void fb_replacement_free(fb_replacement *replace) {
     fb_bytes_free(&replace->to);
 }
 
-fb_status fb_replacement_apply(const fb_replacement *replace, const char *text, int64_t size, fb_bytes *out,
-                               fb_error *err) {
+fb_status fb_replacement_apply(const fb_replacement *replace, const char *text, int64_t size,
+                               fb_growth *growth, fb_bytes *out, fb_error *err) {
     int64_t at = 0;
     while (at < size) {
         const char *found =
             memmem(text + at, (size_t)(size - at), replace->from.data, (size_t)replace->from.size);
         if (!found) break;
+        FB_TRY(fb_growth_add(growth, found - (text + at) + replace->to.size, err));
         FB_TRY(fb_bytes_append(out, text + at, found - (text + at), err));
         FB_TRY(fb_bytes_append(out, replace->to.data, replace->to.size, err));
         at = found - text + replace->from.size;
     }
+    FB_TRY(fb_growth_add(growth, size - at, err));
     return fb_bytes_append(out, text + at, size - at, err);
 }
 
@@ -107,16 +109,18 @@ static fb_status append_nfc(const char *text, int64_t size, fb_bytes *out, fb_er
     return status;
 }
 
-fb_status fb_normalizer_apply(const fb_normalizer *step, const char *text, int64_t size, fb_bytes *out,
-                              fb_error *err) {
+fb_status fb_normalizer_apply(const fb_normalizer *step, const char *text, int64_t size, fb_growth *growth,
+                              fb_bytes *out, fb_error *err) {
     switch (step->kind) {
-    case FB_NORMALIZER_NFC:
-        return append_nfc(text, size, out, err);
+    case FB_NORMALIZER_NFC: /* at most three times as many bytes */
+        FB_TRY(append_nfc(text, size, out, err));
+        return fb_growth_add(growth, out->size, err);
     case FB_NORMALIZER_PREPEND:
+        FB_TRY(fb_growth_add(growth, size + (size > 0 ? step->replace.to.size : 0), err));
         if (size > 0) FB_TRY(fb_bytes_append(out, step->replace.to.data, step->replace.to.size, err));
         return fb_bytes_append(out, text, size, err);
     case FB_NORMALIZER_REPLACE:
-        return fb_replacement_apply(&step->replace, text, size, out, err);
+        return fb_replacement_apply(&step->replace, text, size, growth, out, err);
     }
     return FB_OK;
 }

@@ -24,11 +24,11 @@ typedef struct fb_normalizer {
 void fb_replacement_free(fb_replacement *replace);
 
 /* Appends `text` with every `from` replaced by `to`, from left to right. */
-fb_status fb_replacement_apply(const fb_replacement *replace, const char *text, int64_t size, fb_bytes *out,
-                               fb_error *err);
+fb_status fb_replacement_apply(const fb_replacement *replace, const char *text, int64_t size,
+                               fb_growth *growth, fb_bytes *out, fb_error *err);
 
 /* Appends `text`, valid UTF-8, after one step. */
-fb_status fb_normalizer_apply(const fb_normalizer *step, const char *text, int64_t size, fb_bytes *out,
-                              fb_error *err);
+fb_status fb_normalizer_apply(const fb_normalizer *step, const char *text, int64_t size, fb_growth *growth,
+                              fb_bytes *out, fb_error *err);
 
 #endif

@@ -5,14 +5,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "text/gguf_pre.h"
+
 #define PATTERN_LIMIT 65536         /* bytes of a pattern */
 #define MATCH_LIMIT   10000000      /* steps of one match */
 #define HEAP_LIMIT    (64 * 1024)   /* KiB of one match, without JIT */
 #define STACK_LIMIT   (4096 * 1024) /* bytes of one match, with JIT */
+#define MATCH_STEPS   10            /* that a match costs before it begins */
+#define RANGES        64            /* of a class, which cost a step: the class is compared one by one */
+#define REPEATS       32            /* or characters behind, which cost a step: nothing is called between */
 
 struct fb_pattern {
     pcre2_code *code;
     char *source;
+    fb_bytes literal; /* a plain text, which is not compiled; else empty */
+    int64_t weight;   /* of a byte that an item goes over, in steps times RANGES */
 };
 
 /* ---- from Oniguruma to PCRE2 ----
@@ -43,6 +50,8 @@ typedef struct translation {
     const char *source; /* NUL-terminated */
     int64_t size, at;
     bool in_class;
+    int64_t ranges;                  /* of the class so far */
+    int64_t most_ranges, most_times; /* of the largest class; that an item is repeated at least */
     fb_bytes out;
     fb_error *err;
 } translation;
@@ -63,12 +72,18 @@ static fb_status refuse(const translation *t, int64_t size, const char *why) {
                    (int)size, t->source + t->at, (long long)t->at, why);
 }
 
+static void count_ranges(translation *t, int64_t ranges) {
+    t->ranges = t->in_class ? t->ranges + ranges : ranges;
+    if (t->ranges > t->most_ranges) t->most_ranges = t->ranges;
+}
+
 /* A set of characters, on its own or as part of a class; negated only on its own. */
 static fb_status put_set(translation *t, const char *set, bool negated, int64_t size) {
     if (negated && t->in_class) return refuse(t, size, "a negated set inside a class is not supported");
     if (!t->in_class) FB_TRY(put(t, negated ? "[^" : "["));
     FB_TRY(put(t, set));
     if (!t->in_class) FB_TRY(put(t, "]"));
+    count_ranges(t, (int64_t)strlen(set) / 16); /* most are spelled like \x{1c89}-\x{1c8a} */
     t->at += size;
     return FB_OK;
 }
@@ -128,6 +143,7 @@ static fb_status open_class(translation *t) {
     if (t->source[t->at + size] == ']')
         return refuse(t, size + 1, "a class that starts with ] is not supported");
     t->in_class = true;
+    t->ranges = 0;
     return copy(t, size);
 }
 
@@ -148,12 +164,15 @@ static fb_status translate_count(translation *t) {
     if (size > 1 && s[size] == ',') size += 1 + (int64_t)strspn(s + size + 1, "0123456789");
     if (size == 1 || s[size] != '}' || s[size + 1] == '+' || s[size + 1] == '?')
         return refuse(t, size + 2, "known counts: {n} {n,} {n,m}");
+    int64_t least = strtoll(s + 1, NULL, 10); /* up to there nothing is between two items */
+    if (least > t->most_times) t->most_times = least;
     return copy(t, size + 1);
 }
 
 static fb_status translate(translation *t) {
     while (t->at < t->size) {
         char c = t->source[t->at];
+        if (t->in_class && ((unsigned char)c & 0xC0) != 0x80) count_ranges(t, 1);
         if (c == '\\')
             FB_TRY(translate_escape(t));
         else if (t->in_class)
@@ -174,15 +193,21 @@ static fb_status translate(translation *t) {
 
 /* ---- compiling ---- */
 
-static fb_status compile(const char *what, const char *source, int64_t size, uint32_t options,
+/* Compiles what a translation gave. PCRE2 limits the backtracking of one match, but neither the text that an
+ * item goes over nor the matches of a text: `a*b|.` goes over the rest of a text of a's for each of them. So
+ * a pattern that is not known to be cheap calls count_step before every item (PCRE2_AUTO_CALLOUT), and starts
+ * everywhere without a look ahead for what it needs, which nothing would count. That makes it two to four
+ * times as slow. */
+static fb_status compile(const char *what, const char *source, int64_t size, bool counted,
                          fb_pattern *pattern, fb_error *err) {
+    uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
+    if (counted) options |= PCRE2_AUTO_CALLOUT | PCRE2_NO_START_OPTIMIZE;
     pcre2_compile_context *context = pcre2_compile_context_create(NULL);
     if (!context) return fb_fail_memory(err, "pattern", 0);
     pcre2_set_newline(context, PCRE2_NEWLINE_LF); /* what a dot does not match */
     int code = 0;
     PCRE2_SIZE offset = 0;
-    pattern->code =
-        pcre2_compile((PCRE2_SPTR)source, (PCRE2_SIZE)size, PCRE2_UTF | options, &code, &offset, context);
+    pattern->code = pcre2_compile((PCRE2_SPTR)source, (PCRE2_SIZE)size, options, &code, &offset, context);
     pcre2_compile_context_free(context);
     if (!pattern->code) {
         PCRE2_UCHAR text[128];
@@ -199,6 +224,20 @@ static fb_status compile(const char *what, const char *source, int64_t size, uin
     return FB_OK;
 }
 
+static fb_status compile_source(const char *what, const char *source, int64_t size, fb_pattern *pattern,
+                                fb_error *err) {
+    translation t = {.what = what, .source = source, .size = size, .err = err};
+    fb_status status = translate(&t);
+    bool known = strlen(source) == (size_t)size && fb_gguf_pre_has(source); /* no NUL inside */
+    if (status == FB_OK) status = compile(what, t.out.data, t.out.size, !known, pattern, err);
+    fb_bytes_free(&t.out);
+    if (status != FB_OK) return status;
+    uint32_t behind = 0;
+    pcre2_pattern_info(pattern->code, PCRE2_INFO_MAXLOOKBEHIND, &behind);
+    pattern->weight = (RANGES + t.most_ranges) * (1 + (t.most_times + (int64_t)behind) / REPEATS);
+    return FB_OK;
+}
+
 fb_status fb_pattern_compile(const char *what, const char *source, int64_t size, bool literal,
                              fb_pattern **out, fb_error *err) {
     *out = NULL;
@@ -209,17 +248,12 @@ fb_status fb_pattern_compile(const char *what, const char *source, int64_t size,
     if (!pattern) return fb_fail_memory(err, "pattern", (int64_t)sizeof *pattern);
     fb_status status;
     pattern->source = strndup(literal ? "" : source, (size_t)size);
-    if (!pattern->source) {
+    if (!pattern->source)
         status = fb_fail_memory(err, "pattern", size);
-    } else if (literal) {
-        status = compile(what, source, size, PCRE2_LITERAL, pattern, err);
-    } else {
-        translation t = {.what = what, .source = source, .size = size, .err = err};
-        status = translate(&t);
-        if (status == FB_OK)
-            status = compile(what, t.out.data, t.out.size, PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, pattern, err);
-        fb_bytes_free(&t.out);
-    }
+    else if (literal)
+        status = fb_bytes_append(&pattern->literal, source, size, err);
+    else
+        status = compile_source(what, source, size, pattern, err);
     if (status == FB_OK)
         *out = pattern;
     else
@@ -230,6 +264,7 @@ fb_status fb_pattern_compile(const char *what, const char *source, int64_t size,
 void fb_pattern_free(fb_pattern *pattern) {
     if (!pattern) return;
     pcre2_code_free(pattern->code);
+    fb_bytes_free(&pattern->literal);
     free(pattern->source);
     free(pattern);
 }
@@ -237,6 +272,23 @@ void fb_pattern_free(fb_pattern *pattern) {
 const char *fb_pattern_source(const fb_pattern *pattern) { return pattern->source; }
 
 /* ---- matching ---- */
+
+/* Called before each item of a pattern: what it went over since the last call are steps. */
+static int count_step(pcre2_callout_block *block, void *data) {
+    fb_pattern_work *work = data;
+    size_t at = block->current_position;
+    size_t distance = at > work->at ? at - work->at : work->at - at;
+    work->at = at;
+    work->steps += 1 + work->weight * (int64_t)(distance + 1) / RANGES;
+    return work->steps > work->limit ? PCRE2_ERROR_CALLOUT : 0;
+}
+
+static int64_t steps_limit(int64_t bytes) { return FB_PATTERN_STEPS + FB_PATTERN_STEPS_PER_BYTE * bytes; }
+
+void fb_pattern_work_start(fb_pattern_work *work, int64_t bytes) {
+    work->steps = 0;
+    work->limit = steps_limit(bytes);
+}
 
 static fb_status prepare_work(fb_pattern_work *work, fb_error *err) {
     if (work->match) return FB_OK;
@@ -257,25 +309,62 @@ void fb_pattern_work_free(fb_pattern_work *work) {
     *work = (fb_pattern_work){0};
 }
 
+static fb_status fail_match(const fb_pattern *pattern, const fb_pattern_work *work, int64_t at, int found,
+                            fb_error *err) {
+    if (work->steps > work->limit)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED,
+                       "split pattern \"%.64s\": too expensive for this text: %lld steps (at most %lld)",
+                       pattern->source, (long long)work->steps, (long long)work->limit);
+    PCRE2_UCHAR message[128];
+    if (pcre2_get_error_message(found, message, sizeof message) < 0) message[0] = '\0';
+    return fb_fail(err, FB_ERROR_UNSUPPORTED, "split pattern at byte %lld: %s (at most %d steps)",
+                   (long long)at, (const char *)message, MATCH_LIMIT);
+}
+
+/* The first match in `text` behind `from`. */
+static fb_status find_match(const fb_pattern *pattern, fb_pattern_work *work, const char *text, int64_t size,
+                            int64_t from, bool *found, fb_span *match, fb_error *err) {
+    work->steps += MATCH_STEPS;
+    work->at = (size_t)from;
+    if (!pattern->code) {
+        const char *at =
+            memmem(text + from, (size_t)(size - from), pattern->literal.data, (size_t)pattern->literal.size);
+        *found = at != NULL;
+        if (at) *match = (fb_span){at - text, at - text + pattern->literal.size};
+    } else {
+        int result = pcre2_match(pattern->code, (PCRE2_SPTR)text, (PCRE2_SIZE)size, (PCRE2_SIZE)from,
+                                 PCRE2_NO_UTF_CHECK, work->match, work->context);
+        *found = result >= 0;
+        if (result < 0 && result != PCRE2_ERROR_NOMATCH) return fail_match(pattern, work, from, result, err);
+        const PCRE2_SIZE *at = pcre2_get_ovector_pointer(work->match);
+        if (*found) *match = (fb_span){(int64_t)at[0], (int64_t)at[1]};
+    }
+    return work->steps > work->limit ? fail_match(pattern, work, from, 0, err) : FB_OK;
+}
+
+static fb_status split(const fb_pattern *pattern, fb_pattern_work *work, const char *text, int64_t size,
+                       int64_t base, fb_spans *spans, fb_error *err) {
+    int64_t done = 0;
+    while (done < size) {
+        bool found;
+        fb_span match = {0, 0};
+        FB_TRY(find_match(pattern, work, text, size, done, &found, &match, err));
+        if (!found) break;
+        FB_TRY(fb_spans_add(spans, base + done, base + match.start, err));
+        FB_TRY(fb_spans_add(spans, base + match.start, base + match.end, err));
+        done = match.end;
+    }
+    return fb_spans_add(spans, base + done, base + size, err);
+}
+
 fb_status fb_pattern_split(const fb_pattern *pattern, fb_pattern_work *work, const char *text, int64_t size,
                            int64_t base, fb_spans *spans, fb_error *err) {
     FB_TRY(prepare_work(work, err));
-    int64_t done = 0;
-    while (done < size) {
-        int found = pcre2_match(pattern->code, (PCRE2_SPTR)text, (PCRE2_SIZE)size, (PCRE2_SIZE)done,
-                                PCRE2_NO_UTF_CHECK, work->match, work->context);
-        if (found == PCRE2_ERROR_NOMATCH) break;
-        if (found < 0) {
-            PCRE2_UCHAR message[128];
-            if (pcre2_get_error_message(found, message, sizeof message) < 0) message[0] = '\0';
-            return fb_fail(err, FB_ERROR_UNSUPPORTED, "split pattern at byte %lld: %s (at most %d steps)",
-                           (long long)done, (const char *)message, MATCH_LIMIT);
-        }
-        const PCRE2_SIZE *at = pcre2_get_ovector_pointer(work->match);
-        int64_t start = (int64_t)at[0], end = (int64_t)at[1];
-        FB_TRY(fb_spans_add(spans, base + done, base + start, err));
-        FB_TRY(fb_spans_add(spans, base + start, base + end, err));
-        done = end;
-    }
-    return fb_spans_add(spans, base + done, base + size, err);
+    bool alone = work->limit == 0;
+    if (alone) fb_pattern_work_start(work, size);
+    work->weight = pattern->weight;
+    pcre2_set_callout(work->context, count_step, work);
+    fb_status status = split(pattern, work, text, size, base, spans, err);
+    if (alone) work->limit = 0;
+    return status;
 }

@@ -4,9 +4,10 @@
 
 #include "text/pattern.h"
 
-/* GPT-2's, which `tokenizers` has built in, and that of single digits. */
-#define FB_PATTERN_GPT2  "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
-#define FB_PATTERN_DIGIT "\\p{N}"
+/* GPT-2's, which `tokenizers` has built in, and those of single digits and of numbers. */
+#define FB_PATTERN_GPT2   "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+#define FB_PATTERN_DIGIT  "\\p{N}"
+#define FB_PATTERN_DIGITS "\\p{N}+"
 
 /* The characters that stand for the 256 bytes in a byte-level vocabulary: itself where it is printable,
  * otherwise the next of U+0100, U+0101, … ("Ġ" is the space). */

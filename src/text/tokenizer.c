@@ -28,10 +28,17 @@ const int32_t *fb_tokenizer_prefix(const fb_tokenizer *tokenizer, int64_t *count
     return tokenizer->prefix.data;
 }
 
+/* What the steps may make of a text of n bytes. Published normalizers make 3 n of it (every space becomes
+ * three bytes; NFC of some characters is three times as long), and a byte-level step twice that. */
+#define NORMAL_GROWTH   4
+#define SPLIT_GROWTH    8
+#define GROWTH_CONSTANT 4096 /* for prefixes of short texts */
+
 /* One encoding: where its ids go, and room for every step. Nothing in the tokenizer itself is written to. */
 typedef struct encoding {
     const fb_tokenizer *tokenizer;
     fb_ids ids;
+    fb_growth normal_growth[FB_STEPS_LIMIT], split_growth[FB_STEPS_LIMIT];
     fb_bytes clean;         /* the text as valid UTF-8 */
     fb_parts raw;           /* cuts of the text at added tokens */
     fb_bytes normal[2];     /* one part, normalised */
@@ -54,8 +61,13 @@ static void free_encoding(encoding *e) {
     fb_bpe_work_free(&e->merging);
 }
 
+void fb_growth_start(fb_growth growth[FB_STEPS_LIMIT], const char *what, int64_t limit) {
+    for (int i = 0; i < FB_STEPS_LIMIT; i++) growth[i] = (fb_growth){what, 0, limit};
+}
+
 fb_status fb_tokenizer_normalize(const fb_tokenizer *tokenizer, const char *text, int64_t size,
-                                 fb_bytes out[2], int *which, fb_error *err) {
+                                 fb_growth growth[FB_STEPS_LIMIT], fb_bytes out[2], int *which,
+                                 fb_error *err) {
     *which = 0;
     out[0].size = 0;
     FB_TRY(fb_bytes_append(&out[0], text, size, err));
@@ -63,7 +75,7 @@ fb_status fb_tokenizer_normalize(const fb_tokenizer *tokenizer, const char *text
         const fb_bytes *from = &out[*which];
         fb_bytes *to = &out[!*which];
         to->size = 0;
-        FB_TRY(fb_normalizer_apply(&tokenizer->normalizers[i], from->data, from->size, to, err));
+        FB_TRY(fb_normalizer_apply(&tokenizer->normalizers[i], from->data, from->size, &growth[i], to, err));
         *which = !*which;
     }
     return FB_OK;
@@ -76,8 +88,10 @@ static fb_status encode_piece(encoding *e, const char *text, int64_t size, bool 
     e->pieces.text.size = e->pieces.spans.size = 0;
     FB_TRY(fb_bytes_append(&e->pieces.text, text, size, err));
     FB_TRY(fb_spans_add(&e->pieces.spans, 0, size, err));
-    for (int64_t i = 0; i < tokenizer->splitter_count; i++)
+    for (int64_t i = 0; i < tokenizer->splitter_count; i++) {
         FB_TRY(fb_splitter_apply(&tokenizer->splitters[i], &e->patterns, first, &e->pieces, &e->room, err));
+        FB_TRY(fb_growth_add(&e->split_growth[i], e->pieces.text.size, err));
+    }
     for (int64_t i = 0; i < e->pieces.spans.size; i++) {
         fb_span word = e->pieces.spans.data[i];
         FB_TRY(fb_bpe_encode(&tokenizer->bpe, &e->merging, e->pieces.text.data + word.start,
@@ -88,7 +102,7 @@ static fb_status encode_piece(encoding *e, const char *text, int64_t size, bool 
 
 static fb_status encode_part(encoding *e, const char *text, int64_t size, bool first, fb_error *err) {
     int which;
-    FB_TRY(fb_tokenizer_normalize(e->tokenizer, text, size, e->normal, &which, err));
+    FB_TRY(fb_tokenizer_normalize(e->tokenizer, text, size, e->normal_growth, e->normal, &which, err));
     const fb_bytes *normal = &e->normal[which];
     FB_TRY(fb_added_cut(&e->tokenizer->normalized, normal->data, normal->size, &e->normalized, err));
     for (int64_t i = 0; i < e->normalized.size; i++) {
@@ -108,6 +122,9 @@ static fb_status encode_text(encoding *e, const char *text, int64_t size, fb_err
         text = e->clean.data;
         size = e->clean.size;
     }
+    fb_growth_start(e->normal_growth, "normalizer", NORMAL_GROWTH * size + GROWTH_CONSTANT);
+    fb_pattern_work_start(&e->patterns, size);
+    fb_growth_start(e->split_growth, "pre_tokenizer", SPLIT_GROWTH * size + GROWTH_CONSTANT);
     FB_TRY(fb_added_cut(&e->tokenizer->raw, text, size, &e->raw, err));
     for (int64_t i = 0; i < e->raw.size; i++) {
         const fb_part *part = &e->raw.data[i];

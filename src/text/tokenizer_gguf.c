@@ -89,7 +89,7 @@ static fb_status load_types(const loading *l, fb_error *err) {
         FB_TRY(fb_added_insert(&l->tokenizer->raw, (fb_added_token){.id = (int32_t)id},
                                vocab->text.data + token->offset, token->size, err));
     }
-    return FB_OK;
+    return fb_added_build(&l->tokenizer->raw, err);
 }
 
 /* ---- what is added around a text ---- */

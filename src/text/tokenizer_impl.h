@@ -2,8 +2,7 @@
 #ifndef FB_TEXT_TOKENIZER_IMPL_H
 #define FB_TEXT_TOKENIZER_IMPL_H
 
-#include <jansson.h>
-
+#include "file/json.h"
 #include "text/added.h"
 #include "text/bpe.h"
 #include "text/decode.h"
@@ -27,19 +26,21 @@ struct fb_tokenizer {
 
 /* Normalises `text` into out[0] or out[1] and returns which; the other is room. */
 fb_status fb_tokenizer_normalize(const fb_tokenizer *tokenizer, const char *text, int64_t size,
-                                 fb_bytes out[2], int *which, fb_error *err);
+                                 fb_growth growth[FB_STEPS_LIMIT], fb_bytes out[2], int *which,
+                                 fb_error *err);
+void fb_growth_start(fb_growth growth[FB_STEPS_LIMIT], const char *what, int64_t limit);
 
 /* The sections of tokenizer.json; `section` is NULL where it is null or missing. */
-fb_status fb_tokenizer_load_normalizer(fb_tokenizer *tokenizer, const char *what, const json_t *section,
+fb_status fb_tokenizer_load_normalizer(fb_tokenizer *tokenizer, const char *what, const fb_json *section,
                                        fb_error *err);
-fb_status fb_tokenizer_load_splitter(fb_tokenizer *tokenizer, const char *what, const json_t *section,
+fb_status fb_tokenizer_load_splitter(fb_tokenizer *tokenizer, const char *what, const fb_json *section,
                                      fb_error *err);
-fb_status fb_tokenizer_load_template(fb_tokenizer *tokenizer, const char *what, const json_t *section,
+fb_status fb_tokenizer_load_template(fb_tokenizer *tokenizer, const char *what, const fb_json *section,
                                      fb_error *err);
-fb_status fb_tokenizer_load_decoder(fb_tokenizer *tokenizer, const char *what, const json_t *section,
+fb_status fb_tokenizer_load_decoder(fb_tokenizer *tokenizer, const char *what, const fb_json *section,
                                     fb_error *err);
 /* The vocabulary has room for ids below `ids`, for the added tokens' sake. */
-fb_status fb_tokenizer_load_model(fb_tokenizer *tokenizer, const char *what, const json_t *model, int64_t ids,
-                                  fb_error *err);
+fb_status fb_tokenizer_load_model(fb_tokenizer *tokenizer, const char *what, const fb_json *model,
+                                  int64_t ids, fb_error *err);
 
 #endif

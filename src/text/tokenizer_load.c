@@ -12,27 +12,36 @@
 
 /* ---- model ---- */
 
-/* A vocabulary's ids are dense in all published files, but nothing here needs that. */
-static fb_status load_vocab(fb_vocab *vocab, const char *what, json_t *object, int64_t ids, fb_error *err) {
-    const char *name;
-    json_t *value;
-    json_object_foreach(object, name, value) {
-        json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
+/* A vocabulary's ids are dense in all published files. Nothing here needs that, but the table of tokens takes
+ * memory for each. */
+#define IDS_FREE      (1 << 18) /* any file may have ids up to here … */
+#define IDS_PER_TOKEN 4         /* … and four more for each token of its vocabulary */
+
+static fb_status load_vocab(fb_vocab *vocab, const char *what, const fb_json *object, int64_t ids,
+                            fb_error *err) {
+    const fb_json *value;
+    for (value = fb_json_first(object); value; value = fb_json_next(value)) {
+        int64_t id = fb_json_is(value, FB_JSON_INT) ? fb_json_int_of(value) : -1;
         if (id < 0 || id >= FB_VOCAB_LIMIT) {
             char text[64];
-            return fb_fail(err, FB_ERROR_FILE, "%s: vocab: \"%.64s\": %s (an id is 0 to %d)", what, name,
-                           fb_json_show(value, text, sizeof text), FB_VOCAB_LIMIT - 1);
+            return fb_fail(err, FB_ERROR_FILE, "%s: vocab: \"%.64s\": %s (an id is 0 to %d)", what,
+                           fb_json_key(value), fb_json_show(value, text, sizeof text), FB_VOCAB_LIMIT - 1);
         }
         if (id >= ids) ids = id + 1;
     }
-    FB_TRY(fb_vocab_create(vocab, ids, (int64_t)json_object_size(object), err));
-    json_object_foreach(object, name, value) {
-        FB_TRY(fb_vocab_add(vocab, what, json_integer_value(value), name, (int64_t)strlen(name), err));
+    int64_t entries = (int64_t)fb_json_size(object), most = IDS_FREE + IDS_PER_TOKEN * entries;
+    if (ids > most)
+        return fb_fail(err, FB_ERROR_FILE, "%s: vocab: id %lld (at most %lld with %lld tokens)", what,
+                       (long long)ids - 1, (long long)most - 1, (long long)entries);
+    FB_TRY(fb_vocab_create(vocab, ids, entries, err));
+    for (value = fb_json_first(object); value; value = fb_json_next(value)) {
+        const char *name = fb_json_key(value);
+        FB_TRY(fb_vocab_add(vocab, what, fb_json_int_of(value), name, (int64_t)strlen(name), err));
     }
     return FB_OK;
 }
 
-static fb_status bad_merge(const char *what, size_t index, const json_t *merge, fb_error *err) {
+static fb_status bad_merge(const char *what, size_t index, const fb_json *merge, fb_error *err) {
     char text[64];
     return fb_fail(err, FB_ERROR_FILE, "%s: merges[%zu]: %s (expected two tokens)", what, index,
                    fb_json_show(merge, text, sizeof text));
@@ -40,37 +49,37 @@ static fb_status bad_merge(const char *what, size_t index, const json_t *merge, 
 
 /* Two tokens, as ["a", "b"] or, in older files, as "a b": one behind the other in `text`, the first of `left`
  * bytes. */
-static fb_status read_merge(const char *what, size_t index, const json_t *merge, fb_bytes *text,
+static fb_status read_merge(const char *what, size_t index, const fb_json *merge, fb_bytes *text,
                             int64_t *left, fb_error *err) {
     text->size = 0;
-    if (json_is_string(merge)) {
-        const char *pair = json_string_value(merge), *space = strchr(pair, ' ');
-        if (!space || strchr(space + 1, ' ') || strlen(pair) != json_string_length(merge))
+    if (fb_json_is(merge, FB_JSON_STRING)) {
+        const char *pair = fb_json_text_of(merge), *space = strchr(pair, ' ');
+        if (!space || strchr(space + 1, ' ') || strlen(pair) != fb_json_size(merge))
             return bad_merge(what, index, merge, err);
         FB_TRY(fb_bytes_append(text, pair, space - pair, err));
         *left = text->size;
         return fb_bytes_append(text, space + 1, (int64_t)strlen(space + 1), err);
     }
-    const json_t *first = json_array_get(merge, 0), *second = json_array_get(merge, 1);
-    if (json_array_size(merge) != 2 || !json_is_string(first) || !json_is_string(second))
+    const fb_json *first = fb_json_at(merge, 0), *second = fb_json_at(merge, 1);
+    if (fb_json_size(merge) != 2 || !fb_json_is(first, FB_JSON_STRING) || !fb_json_is(second, FB_JSON_STRING))
         return bad_merge(what, index, merge, err);
-    FB_TRY(fb_bytes_append(text, json_string_value(first), (int64_t)json_string_length(first), err));
+    FB_TRY(fb_bytes_append(text, fb_json_text_of(first), (int64_t)fb_json_size(first), err));
     *left = text->size;
-    return fb_bytes_append(text, json_string_value(second), (int64_t)json_string_length(second), err);
+    return fb_bytes_append(text, fb_json_text_of(second), (int64_t)fb_json_size(second), err);
 }
 
-static fb_status load_merges(fb_bpe *bpe, const char *what, const json_t *merges, fb_error *err) {
-    size_t count = json_array_size(merges);
-    if (!json_is_array(merges) || count > MERGES_LIMIT)
+static fb_status load_merges(fb_bpe *bpe, const char *what, const fb_json *merges, fb_error *err) {
+    size_t count = fb_json_is(merges, FB_JSON_ARRAY) ? fb_json_size(merges) : 0, i = 0;
+    if (!fb_json_is(merges, FB_JSON_ARRAY) || count > MERGES_LIMIT)
         return fb_fail(err, FB_ERROR_FILE, "%s: merges: %zu (expected an array of at most %d)", what, count,
                        MERGES_LIMIT);
     FB_TRY(fb_bpe_prepare(bpe, (int64_t)count, err));
     fb_bytes text = {0};
     fb_status status = FB_OK;
     uint32_t rank = 0;
-    for (size_t i = 0; i < count && status == FB_OK; i++) {
-        const json_t *merge = json_array_get(merges, i);
-        if (json_is_string(merge) && strncmp(json_string_value(merge), "#version", 8) == 0)
+    for (const fb_json *merge = fb_json_first(merges); merge && status == FB_OK;
+         merge = fb_json_next(merge), i++) {
+        if (fb_json_is(merge, FB_JSON_STRING) && strncmp(fb_json_text_of(merge), "#version", 8) == 0)
             continue; /* of merges.txt */
         int64_t left = 0;
         status = read_merge(what, i, merge, &text, &left, err);
@@ -81,7 +90,7 @@ static fb_status load_merges(fb_bpe *bpe, const char *what, const json_t *merges
 }
 
 /* What would change the ids and is not done here. */
-static fb_status check_model(const char *what, const json_t *model, fb_error *err) {
+static fb_status check_model(const char *what, const fb_json *model, fb_error *err) {
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     const char *text;
     FB_TRY(fb_json_string(what, model, "type", "BPE", &text, err)); /* GPT-2's own file has no type */
@@ -100,14 +109,15 @@ static fb_status check_model(const char *what, const json_t *model, fb_error *er
     return FB_OK;
 }
 
-fb_status fb_tokenizer_load_model(fb_tokenizer *tokenizer, const char *what, const json_t *model, int64_t ids,
-                                  fb_error *err) {
+fb_status fb_tokenizer_load_model(fb_tokenizer *tokenizer, const char *what, const fb_json *model,
+                                  int64_t ids, fb_error *err) {
     fb_bpe *bpe = &tokenizer->bpe;
     const char *unknown;
-    if (!json_is_object(model)) return fb_fail(err, FB_ERROR_FILE, "%s: missing (expected an object)", what);
+    if (!fb_json_is(model, FB_JSON_OBJECT))
+        return fb_fail(err, FB_ERROR_FILE, "%s: missing (expected an object)", what);
     FB_TRY(check_model(what, model, err));
-    json_t *vocab = json_object_get(model, "vocab");
-    if (!json_is_object(vocab))
+    const fb_json *vocab = fb_json_get(model, "vocab");
+    if (!fb_json_is(vocab, FB_JSON_OBJECT))
         return fb_fail(err, FB_ERROR_FILE, "%s: vocab: missing (expected an object)", what);
     FB_TRY(fb_json_bool(what, model, "byte_fallback", false, &bpe->byte_fallback, err));
     FB_TRY(fb_json_bool(what, model, "fuse_unk", false, &bpe->fuse_unknown, err));
@@ -119,30 +129,33 @@ fb_status fb_tokenizer_load_model(fb_tokenizer *tokenizer, const char *what, con
         if (!bpe->unknown) return fb_fail_memory(err, "unk_token", (int64_t)strlen(unknown));
         bpe->unknown_id = fb_vocab_find(&bpe->vocab, unknown, (int64_t)strlen(unknown));
     }
-    return load_merges(bpe, what, json_object_get(model, "merges"), err);
+    return load_merges(bpe, what, fb_json_get(model, "merges"), err);
 }
 
 /* ---- added tokens ---- */
 
 /* One more than the highest id of the added tokens, which are checked as far as that needs. */
-static fb_status added_ids(const char *what, const json_t *list, int64_t *ids, fb_error *err) {
+static fb_status added_ids(const char *what, const fb_json *list, int64_t *ids, fb_error *err) {
     *ids = 0;
-    if (list && !json_is_array(list)) return fb_fail(err, FB_ERROR_FILE, "%s: not an array", what);
-    for (size_t i = 0; i < json_array_size(list); i++) {
+    if (list && !fb_json_is(list, FB_JSON_ARRAY))
+        return fb_fail(err, FB_ERROR_FILE, "%s: not an array", what);
+    size_t i = 0;
+    for (const fb_json *entry = fb_json_first(list); entry; entry = fb_json_next(entry)) {
         char where[WHERE];
         int64_t id;
-        snprintf(where, sizeof where, "%.200s[%zu]", what, i);
-        if (!json_is_object(json_array_get(list, i)))
+        snprintf(where, sizeof where, "%.200s[%zu]", what, i++);
+        if (!fb_json_is(entry, FB_JSON_OBJECT))
             return fb_fail(err, FB_ERROR_FILE, "%s: not an object", where);
-        FB_TRY(fb_json_need_int(where, json_array_get(list, i), "id", 0, FB_VOCAB_LIMIT - 1, &id, err));
+        FB_TRY(fb_json_need_int(where, entry, "id", 0, FB_VOCAB_LIMIT - 1, &id, err));
         if (id >= *ids) *ids = id + 1;
     }
     return FB_OK;
 }
 
 /* Makes the token's id known, and looks for its text in the raw or the normalised text. */
-static fb_status add_token(fb_tokenizer *tokenizer, const char *what, const json_t *entry, int64_t next,
-                           int64_t *id, fb_bytes scratch[2], fb_error *err) {
+static fb_status add_token(fb_tokenizer *tokenizer, const char *what, const fb_json *entry, int64_t next,
+                           int64_t *id, fb_growth growth[FB_STEPS_LIMIT], fb_bytes scratch[2],
+                           fb_error *err) {
     fb_vocab *vocab = &tokenizer->bpe.vocab;
     const char *content;
     bool special, normalized;
@@ -169,45 +182,50 @@ static fb_status add_token(fb_tokenizer *tokenizer, const char *what, const json
     token.id = (int32_t)*id;
     if (!normalized) return fb_added_insert(&tokenizer->raw, token, content, size, err);
     int which;
-    FB_TRY(fb_tokenizer_normalize(tokenizer, content, size, scratch, &which, err));
+    FB_TRY(fb_tokenizer_normalize(tokenizer, content, size, growth, scratch, &which, err));
     FB_TRY(fb_vocab_show(vocab, *id, scratch[which].data, scratch[which].size, err));
     return fb_added_insert(&tokenizer->normalized, token, scratch[which].data, scratch[which].size, err);
 }
 
-static fb_status load_added(fb_tokenizer *tokenizer, const char *what, const json_t *list, fb_error *err) {
+static fb_status load_added(fb_tokenizer *tokenizer, const char *what, const fb_json *list, fb_error *err) {
     fb_bytes scratch[2] = {{0}, {0}};
+    fb_growth growth[FB_STEPS_LIMIT];
+    fb_growth_start(growth, what, FB_ADDED_LIMIT);
     fb_status status = FB_OK;
     int64_t next = tokenizer->bpe.vocab.entries;
-    for (size_t i = 0; i < json_array_size(list) && status == FB_OK; i++) {
+    size_t i = 0;
+    for (const fb_json *entry = fb_json_first(list); entry && status == FB_OK; entry = fb_json_next(entry)) {
         char where[WHERE];
         int64_t id = 0;
-        snprintf(where, sizeof where, "%.200s[%zu]", what, i);
-        status = add_token(tokenizer, where, json_array_get(list, i), next, &id, scratch, err);
+        snprintf(where, sizeof where, "%.200s[%zu]", what, i++);
+        status = add_token(tokenizer, where, entry, next, &id, growth, scratch, err);
         if (id >= next) next = id + 1;
     }
     fb_bytes_free(&scratch[0]);
     fb_bytes_free(&scratch[1]);
-    return status;
+    if (status == FB_OK) status = fb_added_build(&tokenizer->raw, err);
+    return status == FB_OK ? fb_added_build(&tokenizer->normalized, err) : status;
 }
 
 /* ---- the file ---- */
 
 /* Padding to the longest text of a batch leaves a single text alone; all else here would change its ids. */
-static fb_status check_file(const char *what, const json_t *root, fb_error *err) {
+static fb_status check_file(const char *what, const fb_json *root, fb_error *err) {
     char where[WHERE], text[64];
     const char *version;
     FB_TRY(fb_json_string(what, root, "version", "1.0", &version, err));
     if (strcmp(version, "1.0") != 0)
         return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: version: \"%.64s\" (known: 1.0)", what, version);
-    const json_t *truncation = fb_json_member(root, "truncation"), *padding = fb_json_member(root, "padding");
+    const fb_json *truncation = fb_json_member(root, "truncation"),
+                  *padding = fb_json_member(root, "padding");
     if (truncation)
         return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: truncation: %s (known: null)", what,
                        fb_json_show(truncation, text, sizeof text));
     if (!padding) return FB_OK;
     snprintf(where, sizeof where, "%s: padding", what);
-    const json_t *strategy = json_object_get(padding, "strategy"),
-                 *multiple = fb_json_member(padding, "pad_to_multiple_of");
-    if (!json_is_string(strategy) || strcmp(json_string_value(strategy), "BatchLongest") != 0)
+    const fb_json *strategy = fb_json_get(padding, "strategy"),
+                  *multiple = fb_json_member(padding, "pad_to_multiple_of");
+    if (!fb_json_is(strategy, FB_JSON_STRING) || strcmp(fb_json_text_of(strategy), "BatchLongest") != 0)
         return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: strategy: %s (known: BatchLongest)", where,
                        fb_json_show(strategy, text, sizeof text));
     if (multiple)
@@ -216,11 +234,11 @@ static fb_status check_file(const char *what, const json_t *root, fb_error *err)
     return FB_OK;
 }
 
-static fb_status load_all(fb_tokenizer *tokenizer, const char *what, const json_t *root, fb_error *err) {
+static fb_status load_all(fb_tokenizer *tokenizer, const char *what, const fb_json *root, fb_error *err) {
     char where[WHERE];
     int64_t ids;
     FB_TRY(check_file(what, root, err));
-    const json_t *added = fb_json_member(root, "added_tokens");
+    const fb_json *added = fb_json_member(root, "added_tokens");
     snprintf(where, sizeof where, "%s: added_tokens", what);
     FB_TRY(added_ids(where, added, &ids, err));
     snprintf(where, sizeof where, "%s: model", what);
@@ -237,8 +255,8 @@ static fb_status load_all(fb_tokenizer *tokenizer, const char *what, const json_
     return fb_tokenizer_load_decoder(tokenizer, where, fb_json_member(root, "decoder"), err);
 }
 
-static fb_status create(const char *what, const json_t *root, fb_tokenizer **out, fb_error *err) {
-    if (!json_is_object(root)) return fb_fail(err, FB_ERROR_FILE, "%s: not a JSON object", what);
+static fb_status create(const char *what, const fb_json *root, fb_tokenizer **out, fb_error *err) {
+    if (!fb_json_is(root, FB_JSON_OBJECT)) return fb_fail(err, FB_ERROR_FILE, "%s: not a JSON object", what);
     fb_tokenizer *tokenizer = calloc(1, sizeof *tokenizer);
     if (!tokenizer) return fb_fail_memory(err, "tokenizer", (int64_t)sizeof *tokenizer);
     fb_status status = load_all(tokenizer, what, root, err);
@@ -252,18 +270,18 @@ static fb_status create(const char *what, const json_t *root, fb_tokenizer **out
 fb_status fb_tokenizer_parse(const char *what, const char *json, size_t size, fb_tokenizer **out,
                              fb_error *err) {
     *out = NULL;
-    json_t *root;
-    FB_TRY(fb_json_parse(what, json, size, &root, err));
+    fb_json *root;
+    FB_TRY(fb_json_parse(what, json, size, FILE_LIMIT, &root, err));
     fb_status status = create(what, root, out, err);
-    json_decref(root);
+    fb_json_free(root);
     return status;
 }
 
 fb_status fb_tokenizer_open(const char *path, fb_tokenizer **out, fb_error *err) {
     *out = NULL;
-    json_t *root;
+    fb_json *root;
     FB_TRY(fb_json_load(path, FILE_LIMIT, &root, err));
     fb_status status = create(path, root, out, err);
-    json_decref(root);
+    fb_json_free(root);
     return status;
 }

@@ -9,7 +9,13 @@
 
 #define WHERE 256 /* bytes of "file: section: list[3]" in messages */
 
-typedef fb_status (*load_fn)(fb_tokenizer *tokenizer, const char *what, const json_t *step, fb_error *err);
+/* Of a template; published ones have three pieces, and one id each. A special token may be named in every
+ * piece: without limits a megabyte of pieces and ids would stand for gigabytes of ids. */
+#define TEMPLATE_PIECES 256
+#define TEMPLATE_IDS    256 /* of one special token */
+#define TEMPLATE_TOTAL  1024
+
+typedef fb_status (*load_fn)(fb_tokenizer *tokenizer, const char *what, const fb_json *step, fb_error *err);
 
 typedef struct step_kind {
     const char *type;
@@ -23,8 +29,8 @@ typedef struct section_kind {
 } section_kind;
 
 static fb_status load_step(const section_kind *section, fb_tokenizer *tokenizer, const char *what,
-                           const json_t *step, fb_error *err) {
-    if (!json_is_object(step)) {
+                           const fb_json *step, fb_error *err) {
+    if (!fb_json_is(step, FB_JSON_OBJECT)) {
         char text[64];
         return fb_fail(err, FB_ERROR_FILE, "%s: %s (expected an object)", what,
                        fb_json_show(step, text, sizeof text));
@@ -42,21 +48,21 @@ static fb_status load_step(const section_kind *section, fb_tokenizer *tokenizer,
 }
 
 static fb_status load_section(const section_kind *section, fb_tokenizer *tokenizer, const char *what,
-                              const json_t *value, fb_error *err) {
+                              const fb_json *value, fb_error *err) {
     if (!value) return FB_OK;
-    const json_t *type = json_object_get(value, "type");
-    if (!json_is_string(type) || strcmp(json_string_value(type), "Sequence") != 0)
+    const fb_json *type = fb_json_get(value, "type");
+    if (!fb_json_is(type, FB_JSON_STRING) || strcmp(fb_json_text_of(type), "Sequence") != 0)
         return load_step(section, tokenizer, what, value, err);
-    const json_t *list = json_object_get(value, section->list);
-    if (!json_is_array(list) || json_array_size(list) > FB_STEPS_LIMIT) {
+    const fb_json *list = fb_json_get(value, section->list);
+    if (!fb_json_is(list, FB_JSON_ARRAY) || fb_json_size(list) > FB_STEPS_LIMIT) {
         char text[64];
         return fb_fail(err, FB_ERROR_FILE, "%s: %s: %s (expected an array of at most %d)", what,
                        section->list, fb_json_show(list, text, sizeof text), FB_STEPS_LIMIT);
     }
-    for (size_t i = 0; i < json_array_size(list); i++) {
+    for (size_t i = 0; i < fb_json_size(list); i++) {
         char where[WHERE];
         snprintf(where, sizeof where, "%s: %s[%zu]", what, section->list, i);
-        FB_TRY(load_step(section, tokenizer, where, json_array_get(list, i), err));
+        FB_TRY(load_step(section, tokenizer, where, fb_json_at(list, i), err));
     }
     return FB_OK;
 }
@@ -64,24 +70,24 @@ static fb_status load_section(const section_kind *section, fb_tokenizer *tokeniz
 /* ---- members of steps ---- */
 
 /* {"String": "…"} or {"Regex": "…"}. */
-static fb_status load_pattern(const char *what, const json_t *step, const char **text, int64_t *size,
+static fb_status load_pattern(const char *what, const fb_json *step, const char **text, int64_t *size,
                               bool *literal, fb_error *err) {
-    const json_t *pattern = json_object_get(step, "pattern");
-    const json_t *string = json_object_get(pattern, "String"), *regex = json_object_get(pattern, "Regex");
-    const json_t *value = string ? string : regex;
-    if (!json_is_string(value) || (string && regex) || json_string_length(value) == 0) {
+    const fb_json *pattern = fb_json_get(step, "pattern");
+    const fb_json *string = fb_json_get(pattern, "String"), *regex = fb_json_get(pattern, "Regex");
+    const fb_json *value = string ? string : regex;
+    if (!fb_json_is(value, FB_JSON_STRING) || (string && regex) || fb_json_size(value) == 0) {
         char shown[64];
         return fb_fail(err, FB_ERROR_FILE, "%s: pattern: %s (expected one String or Regex, not empty)", what,
                        fb_json_show(pattern, shown, sizeof shown));
     }
-    *text = json_string_value(value);
-    *size = (int64_t)json_string_length(value);
+    *text = fb_json_text_of(value);
+    *size = (int64_t)fb_json_size(value);
     *literal = string != NULL;
     return FB_OK;
 }
 
 /* pattern and content of a Replace. */
-static fb_status load_replacement(const char *what, const json_t *step, fb_replacement *replace,
+static fb_status load_replacement(const char *what, const fb_json *step, fb_replacement *replace,
                                   fb_error *err) {
     const char *from, *to;
     int64_t from_size;
@@ -96,7 +102,7 @@ static fb_status load_replacement(const char *what, const json_t *step, fb_repla
 }
 
 /* A member that is one character. */
-static fb_status load_char(const char *what, const json_t *step, const char *key, const char *fallback,
+static fb_status load_char(const char *what, const fb_json *step, const char *key, const char *fallback,
                            char out[4], int *size, fb_error *err) {
     const char *text;
     FB_TRY(fb_json_string(what, step, key, fallback, &text, err));
@@ -109,7 +115,7 @@ static fb_status load_char(const char *what, const json_t *step, const char *key
     return FB_OK;
 }
 
-static fb_status load_prepend_scheme(const char *what, const json_t *step, fb_prepend *out, fb_error *err) {
+static fb_status load_prepend_scheme(const char *what, const fb_json *step, fb_prepend *out, fb_error *err) {
     const char *scheme;
     bool prefix;
     FB_TRY(fb_json_string(what, step, "prepend_scheme", "always", &scheme, err));
@@ -138,24 +144,24 @@ static fb_normalizer *add_normalizer(fb_tokenizer *tokenizer, fb_normalizer_kind
     return step;
 }
 
-static fb_status load_nfc(fb_tokenizer *tokenizer, const char *what, const json_t *step, fb_error *err) {
+static fb_status load_nfc(fb_tokenizer *tokenizer, const char *what, const fb_json *step, fb_error *err) {
     (void)what, (void)step, (void)err;
     add_normalizer(tokenizer, FB_NORMALIZER_NFC);
     return FB_OK;
 }
 
-static fb_status load_prepend(fb_tokenizer *tokenizer, const char *what, const json_t *step, fb_error *err) {
+static fb_status load_prepend(fb_tokenizer *tokenizer, const char *what, const fb_json *step, fb_error *err) {
     const char *text;
     FB_TRY(fb_json_need_string(what, step, "prepend", &text, err));
     fb_normalizer *added = add_normalizer(tokenizer, FB_NORMALIZER_PREPEND);
     return fb_bytes_append(&added->replace.to, text, (int64_t)strlen(text), err);
 }
 
-static fb_status load_replace(fb_tokenizer *tokenizer, const char *what, const json_t *step, fb_error *err) {
+static fb_status load_replace(fb_tokenizer *tokenizer, const char *what, const fb_json *step, fb_error *err) {
     return load_replacement(what, step, &add_normalizer(tokenizer, FB_NORMALIZER_REPLACE)->replace, err);
 }
 
-fb_status fb_tokenizer_load_normalizer(fb_tokenizer *tokenizer, const char *what, const json_t *section,
+fb_status fb_tokenizer_load_normalizer(fb_tokenizer *tokenizer, const char *what, const fb_json *section,
                                        fb_error *err) {
     static const step_kind kinds[] = {
         {"NFC", load_nfc}, {"Prepend", load_prepend}, {"Replace", load_replace}};
@@ -170,7 +176,7 @@ static fb_splitter *add_splitter(fb_tokenizer *tokenizer, fb_splitter_kind kind)
     return step;
 }
 
-static fb_status load_byte_level(fb_tokenizer *tokenizer, const char *what, const json_t *step,
+static fb_status load_byte_level(fb_tokenizer *tokenizer, const char *what, const fb_json *step,
                                  fb_error *err) {
     static const char pattern[] = FB_PATTERN_GPT2;
     fb_splitter *added = add_splitter(tokenizer, FB_SPLITTER_BYTE_LEVEL);
@@ -180,7 +186,7 @@ static fb_status load_byte_level(fb_tokenizer *tokenizer, const char *what, cons
     return split ? fb_pattern_compile(what, pattern, sizeof pattern - 1, false, &added->pattern, err) : FB_OK;
 }
 
-static fb_status load_split(fb_tokenizer *tokenizer, const char *what, const json_t *step, fb_error *err) {
+static fb_status load_split(fb_tokenizer *tokenizer, const char *what, const fb_json *step, fb_error *err) {
     const char *behavior, *text;
     bool invert, literal;
     int64_t size;
@@ -195,15 +201,15 @@ static fb_status load_split(fb_tokenizer *tokenizer, const char *what, const jso
     return fb_pattern_compile(what, text, size, literal, &added->pattern, err);
 }
 
-static fb_status load_digits(fb_tokenizer *tokenizer, const char *what, const json_t *step, fb_error *err) {
+static fb_status load_digits(fb_tokenizer *tokenizer, const char *what, const fb_json *step, fb_error *err) {
     bool individual;
     FB_TRY(fb_json_bool(what, step, "individual_digits", false, &individual, err));
-    const char *pattern = individual ? FB_PATTERN_DIGIT : "\\p{N}+";
+    const char *pattern = individual ? FB_PATTERN_DIGIT : FB_PATTERN_DIGITS;
     fb_splitter *added = add_splitter(tokenizer, FB_SPLITTER_PATTERN);
     return fb_pattern_compile(what, pattern, (int64_t)strlen(pattern), false, &added->pattern, err);
 }
 
-static fb_status load_metaspace(fb_tokenizer *tokenizer, const char *what, const json_t *step,
+static fb_status load_metaspace(fb_tokenizer *tokenizer, const char *what, const fb_json *step,
                                 fb_error *err) {
     fb_splitter *added = add_splitter(tokenizer, FB_SPLITTER_METASPACE);
     FB_TRY(load_char(what, step, "replacement", "\xE2\x96\x81", added->space, &added->space_size, err));
@@ -211,7 +217,7 @@ static fb_status load_metaspace(fb_tokenizer *tokenizer, const char *what, const
     return fb_json_bool(what, step, "split", true, &added->split, err);
 }
 
-fb_status fb_tokenizer_load_splitter(fb_tokenizer *tokenizer, const char *what, const json_t *section,
+fb_status fb_tokenizer_load_splitter(fb_tokenizer *tokenizer, const char *what, const fb_json *section,
                                      fb_error *err) {
     static const step_kind kinds[] = {{"ByteLevel", load_byte_level},
                                       {"Split", load_split},
@@ -222,23 +228,30 @@ fb_status fb_tokenizer_load_splitter(fb_tokenizer *tokenizer, const char *what, 
 
 /* ---- post_processor ---- */
 
-static fb_status load_no_effect(fb_tokenizer *tokenizer, const char *what, const json_t *step,
+static fb_status load_no_effect(fb_tokenizer *tokenizer, const char *what, const fb_json *step,
                                 fb_error *err) {
     (void)tokenizer, (void)what, (void)step, (void)err; /* trims offsets, which are not kept here */
     return FB_OK;
 }
 
 /* Appends the ids of one special token of a template. */
-static fb_status load_special(const fb_tokenizer *tokenizer, const char *what, const json_t *tokens,
+static fb_status load_special(const fb_tokenizer *tokenizer, const char *what, const fb_json *tokens,
                               const char *name, fb_ids *out, fb_error *err) {
-    const json_t *ids = json_object_get(json_object_get(tokens, name), "ids");
-    if (!json_is_array(ids))
+    const fb_json *ids = fb_json_get(fb_json_get(tokens, name), "ids");
+    if (!fb_json_is(ids, FB_JSON_ARRAY))
         return fb_fail(err, FB_ERROR_FILE, "%s: special_tokens: \"%.64s\": no ids (expected an array)", what,
                        name);
     const fb_vocab *vocab = &tokenizer->bpe.vocab;
-    for (size_t i = 0; i < json_array_size(ids); i++) {
-        const json_t *value = json_array_get(ids, i);
-        json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
+    int64_t count = (int64_t)fb_json_size(ids);
+    int64_t total = tokenizer->prefix.size + tokenizer->suffix.size + count;
+    if (count > TEMPLATE_IDS)
+        return fb_fail(err, FB_ERROR_FILE, "%s: special_tokens: \"%.64s\": %lld ids (at most %d)", what, name,
+                       (long long)count, TEMPLATE_IDS);
+    if (total > TEMPLATE_TOTAL)
+        return fb_fail(err, FB_ERROR_FILE, "%s: single: %lld ids around a text (at most %d)", what,
+                       (long long)total, TEMPLATE_TOTAL);
+    for (const fb_json *value = fb_json_first(ids); value; value = fb_json_next(value)) {
+        int64_t id = fb_json_is(value, FB_JSON_INT) ? fb_json_int_of(value) : -1;
         if (id < 0 || id >= vocab->ids || !vocab->tokens[id].used) {
             char text[64];
             return fb_fail(err, FB_ERROR_FILE, "%s: special_tokens: \"%.64s\": id %s (not in the vocabulary)",
@@ -249,20 +262,23 @@ static fb_status load_special(const fb_tokenizer *tokenizer, const char *what, c
     return FB_OK;
 }
 
-static fb_status load_template(fb_tokenizer *tokenizer, const char *what, const json_t *step, fb_error *err) {
-    const json_t *single = json_object_get(step, "single"), *tokens = json_object_get(step, "special_tokens");
-    if (!json_is_array(single))
+static fb_status load_template(fb_tokenizer *tokenizer, const char *what, const fb_json *step,
+                               fb_error *err) {
+    const fb_json *single = fb_json_get(step, "single"), *tokens = fb_json_get(step, "special_tokens");
+    if (!fb_json_is(single, FB_JSON_ARRAY))
         return fb_fail(err, FB_ERROR_FILE, "%s: single: missing (expected an array)", what);
+    if (fb_json_size(single) > TEMPLATE_PIECES)
+        return fb_fail(err, FB_ERROR_FILE, "%s: single: %zu pieces (at most %d)", what, fb_json_size(single),
+                       TEMPLATE_PIECES);
     if (tokenizer->has_template)
         return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: a second TemplateProcessing (at most 1)", what);
     tokenizer->has_template = true;
     int texts = 0;
-    for (size_t i = 0; i < json_array_size(single); i++) {
+    size_t i = 0;
+    for (const fb_json *piece = fb_json_first(single); piece; piece = fb_json_next(piece)) {
         char where[WHERE];
-        snprintf(where, sizeof where, "%s: single[%zu]", what, i);
-        const json_t *piece = json_array_get(single, i);
-        const json_t *special = json_object_get(piece, "SpecialToken"),
-                     *text = json_object_get(piece, "Sequence");
+        snprintf(where, sizeof where, "%s: single[%zu]", what, i++);
+        const fb_json *special = fb_json_get(piece, "SpecialToken"), *text = fb_json_get(piece, "Sequence");
         const char *name;
         FB_TRY(fb_json_need_string(where, special ? special : text, "id", &name, err));
         if (special) {
@@ -279,7 +295,7 @@ static fb_status load_template(fb_tokenizer *tokenizer, const char *what, const 
     return FB_OK;
 }
 
-fb_status fb_tokenizer_load_template(fb_tokenizer *tokenizer, const char *what, const json_t *section,
+fb_status fb_tokenizer_load_template(fb_tokenizer *tokenizer, const char *what, const fb_json *section,
                                      fb_error *err) {
     static const step_kind kinds[] = {{"ByteLevel", load_no_effect}, {"TemplateProcessing", load_template}};
     return load_section(&(section_kind){"processors", kinds, 2}, tokenizer, what, section, err);
@@ -302,14 +318,14 @@ static fb_status set_joining(fb_decoder *decoder, const char *what, fb_decoder_k
     return FB_OK;
 }
 
-static fb_status load_decode_replace(fb_tokenizer *tokenizer, const char *what, const json_t *step,
+static fb_status load_decode_replace(fb_tokenizer *tokenizer, const char *what, const fb_json *step,
                                      fb_error *err) {
     fb_decoder *decoder = &tokenizer->decoder;
     if (decoder->kind != FB_DECODER_CONCATENATE || decoder->fused) return wrong_order(what, err);
     return load_replacement(what, step, &decoder->replaces[decoder->replace_count++], err);
 }
 
-static fb_status load_decode_byte_level(fb_tokenizer *tokenizer, const char *what, const json_t *step,
+static fb_status load_decode_byte_level(fb_tokenizer *tokenizer, const char *what, const fb_json *step,
                                         fb_error *err) {
     (void)step;
     FB_TRY(set_joining(&tokenizer->decoder, what, FB_DECODER_BYTE_LEVEL, err));
@@ -317,13 +333,13 @@ static fb_status load_decode_byte_level(fb_tokenizer *tokenizer, const char *wha
     return FB_OK;
 }
 
-static fb_status load_decode_byte_fallback(fb_tokenizer *tokenizer, const char *what, const json_t *step,
+static fb_status load_decode_byte_fallback(fb_tokenizer *tokenizer, const char *what, const fb_json *step,
                                            fb_error *err) {
     (void)step;
     return set_joining(&tokenizer->decoder, what, FB_DECODER_BYTE_FALLBACK, err);
 }
 
-static fb_status load_decode_metaspace(fb_tokenizer *tokenizer, const char *what, const json_t *step,
+static fb_status load_decode_metaspace(fb_tokenizer *tokenizer, const char *what, const fb_json *step,
                                        fb_error *err) {
     fb_decoder *decoder = &tokenizer->decoder;
     fb_prepend prepend;
@@ -334,14 +350,14 @@ static fb_status load_decode_metaspace(fb_tokenizer *tokenizer, const char *what
     return FB_OK;
 }
 
-static fb_status load_fuse(fb_tokenizer *tokenizer, const char *what, const json_t *step, fb_error *err) {
+static fb_status load_fuse(fb_tokenizer *tokenizer, const char *what, const fb_json *step, fb_error *err) {
     (void)step;
     if (tokenizer->decoder.strip_count > 0) return wrong_order(what, err);
     tokenizer->decoder.fused = true;
     return FB_OK;
 }
 
-static fb_status load_strip(fb_tokenizer *tokenizer, const char *what, const json_t *step, fb_error *err) {
+static fb_status load_strip(fb_tokenizer *tokenizer, const char *what, const fb_json *step, fb_error *err) {
     fb_decoder *decoder = &tokenizer->decoder;
     int64_t stop;
     if (!decoder->fused || decoder->strip_count > 0) return wrong_order(what, err);
@@ -353,7 +369,7 @@ static fb_status load_strip(fb_tokenizer *tokenizer, const char *what, const jso
     return FB_OK;
 }
 
-fb_status fb_tokenizer_load_decoder(fb_tokenizer *tokenizer, const char *what, const json_t *section,
+fb_status fb_tokenizer_load_decoder(fb_tokenizer *tokenizer, const char *what, const fb_json *section,
                                     fb_error *err) {
     static const step_kind kinds[] = {{"Replace", load_decode_replace},
                                       {"ByteLevel", load_decode_byte_level},

@@ -3,15 +3,9 @@
 
 #include "text/bpe.h"
 
-/* FNV-1a, with a final mix because only its low bits are used. */
-static uint32_t hash_text(const char *text, int64_t size) {
-    uint64_t hash = 0xCBF29CE484222325u;
-    for (int64_t i = 0; i < size; i++) hash = (hash ^ (unsigned char)text[i]) * 0x100000001B3u;
-    return (uint32_t)(hash ^ hash >> 32);
-}
-
 fb_status fb_vocab_create(fb_vocab *vocab, int64_t ids, int64_t entries, fb_error *err) {
     *vocab = (fb_vocab){.ids = ids};
+    fb_hash_key_create(&vocab->key);
     int64_t slots = 16;
     while (slots < 2 * entries) slots *= 2;
     vocab->mask = (uint32_t)(slots - 1);
@@ -53,7 +47,7 @@ fb_status fb_vocab_show(fb_vocab *vocab, int64_t id, const char *text, int64_t s
 fb_status fb_vocab_add(fb_vocab *vocab, const char *what, int64_t id, const char *text, int64_t size,
                        fb_error *err) {
     FB_TRY(fb_vocab_name(vocab, what, id, text, size, err));
-    uint32_t hash = hash_text(text, size);
+    uint32_t hash = fb_hash_slot(fb_hash_text(&vocab->key, text, size));
     uint32_t slot = hash & vocab->mask;
     while (vocab->slots[slot].id >= 0) slot = (slot + 1) & vocab->mask;
     vocab->slots[slot] = (fb_vocab_slot){hash, (int32_t)id};
@@ -62,7 +56,11 @@ fb_status fb_vocab_add(fb_vocab *vocab, const char *what, int64_t id, const char
 }
 
 int32_t fb_vocab_find(const fb_vocab *vocab, const char *text, int64_t size) {
-    uint32_t hash = hash_text(text, size);
+    return fb_vocab_find_hashed(vocab, fb_hash_text(&vocab->key, text, size), text, size);
+}
+
+int32_t fb_vocab_find_hashed(const fb_vocab *vocab, uint64_t text_hash, const char *text, int64_t size) {
+    uint32_t hash = fb_hash_slot(text_hash);
     for (uint32_t slot = hash & vocab->mask; vocab->slots[slot].id >= 0; slot = (slot + 1) & vocab->mask) {
         if (vocab->slots[slot].hash != hash) continue;
         int32_t id = vocab->slots[slot].id;

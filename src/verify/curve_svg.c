@@ -1,18 +1,19 @@
-/* The picture of a stream: perplexity against position, a curve a cache, its name at its end. */
+/* The picture of a stream: perplexity against position, one curve per cache, with its name at its end. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 
 #include "base/svg.h"
+#include "base/whole_file.h"
 #include "fusebox_tools.h"
 #include "run/cache.h"
 
 #define WIDTH  1000
 #define HEIGHT 470
-/* More points than this are a hedge, not a curve: rows are then taken together. */
+/* With more points the curve would be unreadable, so rows are merged. */
 #define MAX_POINTS 100
-/* From this ratio of the highest to the lowest perplexity on, the axis is logarithmic: else the low curve,
- * which is the good one, would lie flat on the ground. */
+/* If the highest perplexity is at least this many times the lowest, the axis is logarithmic. On a linear axis
+ * the lowest curve, which is the best one, would be a flat line at the bottom. */
 #define LOG_RATIO    4
 #define LABEL_HEIGHT 36
 
@@ -23,14 +24,14 @@ typedef struct plot {
     FILE *f;
     const fb_curve_report *report;
     double left, top, right, bottom;
-    int64_t points, together; /* and the rows of one; the last may have more */
+    int64_t points, together; /* together: rows per point; the last point may have more */
     double x_max;
     double y_min, y_max; /* their logarithms, if so */
     bool logarithmic;
 } plot;
 
 typedef struct label {
-    double y, end; /* of the text; of the curve */
+    double y, end; /* y of the label, and of the curve's end */
     int32_t curve;
 } label;
 
@@ -43,7 +44,7 @@ static double plot_y(const plot *p, double perplexity) {
     return p->bottom - (y - p->y_min) / (p->y_max - p->y_min) * (p->bottom - p->top);
 }
 
-/* A few tokens left at the end would be a jump that says nothing: they go to the point before. */
+/* A few tokens left at the end would make a meaningless jump. They are added to the point before. */
 static void find_points(plot *p) {
     const fb_curve_report *r = p->report;
     int64_t tokens = 0;
@@ -53,7 +54,7 @@ static void find_points(plot *p) {
     if (p->points > 1 && tokens < p->together * r->every / 2) p->points--;
 }
 
-/* The perplexity of the rows that make point `at`, and the middle of them. */
+/* The perplexity of the rows that form point `at`, and their middle position. */
 static double point(const plot *p, int32_t curve, int64_t at, double *middle) {
     const fb_curve_report *r = p->report;
     double sum = 0, tokens = 0;
@@ -68,7 +69,7 @@ static double point(const plot *p, int32_t curve, int64_t at, double *middle) {
 
 /* ---- axes ---- */
 
-/* 1, 2 or 5 times a power of ten: the least that is not below `least`. */
+/* The smallest number that is at least `least` and is 1, 2 or 5 times a power of ten. */
 static double round_above(double least) {
     double power = pow(10, floor(log10(least)));
     const double steps[] = {1, 2, 5};
@@ -77,7 +78,7 @@ static double round_above(double least) {
     return 10 * power;
 }
 
-/* The largest such number that is not above `most`. */
+/* The largest such number that is at most `most`. */
 static double round_below(double most) {
     double power = pow(10, floor(log10(most)));
     return (most >= 5 * power ? 5 : most >= 2 * power ? 2 : 1) * power;
@@ -107,7 +108,7 @@ static void find_range(plot *p) {
     }
 }
 
-/* "12,345", or the number as short as it can be. */
+/* Formats a number as "12,345", or as short as possible. */
 static const char *number(double value, char text[32]) {
     if (value < 1000 || value >= 1e15) {
         snprintf(text, 32, "%g", value);
@@ -129,7 +130,7 @@ static void draw_y_tick(const plot *p, double value) {
     fb_svg_text(p->f, p->left - 8, y + 4, 12, "end", FB_SVG_GREY, number(value, text));
 }
 
-/* Over three decades 1, 2, 5 would be a crowd; over many, even every power of ten. */
+/* Over three decades, ticks at 1, 2 and 5 would be too dense; over many, even powers of ten would be. */
 static void draw_y_axis(const plot *p) {
     if (!p->logarithmic) {
         double step = round_above((p->y_max - p->y_min) / 6);
@@ -169,7 +170,7 @@ static void draw_axes(const plot *p) {
 
 /* ---- curves ---- */
 
-/* A point without neighbours is a dot: a line of no length, with round ends. */
+/* A point without neighbours is drawn as a dot: a line of length zero with round ends. */
 static void draw_curve(const plot *p, int32_t curve) {
     bool pen = false;
     double middle;
@@ -191,9 +192,9 @@ static int by_height(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Each beside its curve's end, but none over another and none outside. */
+/* Places each label beside the end of its curve, without overlaps and inside the picture. */
 static void place_labels(const plot *p, label *labels, int32_t count) {
-    double lowest = p->bottom - 20; /* a second line is below each */
+    double lowest = p->bottom - 20; /* each label has a second line below */
     qsort(labels, (size_t)count, sizeof *labels, by_height);
     for (int32_t i = 0; i < count; i++) {
         labels[i].y = fmax(labels[i].end, p->top);
@@ -259,5 +260,5 @@ static void draw(FILE *f, const void *report) {
 fb_status fb_curve_svg(const fb_curve_report *report, const char *path, fb_error *err) {
     if (report->row_count < 1)
         return fb_fail(err, FB_ERROR_USAGE, "curve: %lld rows (at least 1)", (long long)report->row_count);
-    return fb_svg_save(path, draw, report, err);
+    return fb_whole_file_write(path, FB_WHOLE_WRITE, draw, report, err);
 }

@@ -49,7 +49,7 @@ static fb_status check_type(const char *what, const fb_tensor_entry *entry, fb_s
                    type == other ? "" : fb_stored_name(other));
 }
 
-/* An integer vector of ids inside the vocabulary. */
+/* Checks an integer vector of ids within the vocabulary. */
 fb_status fb_golden_check_ids(const char *what, const fb_tensor_entry *entry, int64_t vocab, fb_error *err) {
     for (int64_t i = 0; i < entry->count; i++) {
         int64_t id = fb_golden_int(entry, i);
@@ -78,8 +78,8 @@ fb_status fb_golden_check_finite(const char *what, const fb_tensor_entry *entry,
     return FB_OK;
 }
 
-/* A matrix of finite numbers [rows, cols]; *cols is set by the first one and binds the others. NaN would pass
- * no comparison and an infinity every relative one, so neither is a reference. */
+/* Checks a matrix of finite numbers [rows, cols]. The first call sets *cols; later ones must agree. NaN would
+ * pass no comparison, and an infinity every relative one, so neither can be a reference. */
 fb_status fb_golden_check_matrix(const char *what, const fb_tensor_entry *entry, fb_stored_type type,
                                  int64_t rows, int64_t *cols, fb_error *err) {
     char text[128];
@@ -92,7 +92,7 @@ fb_status fb_golden_check_matrix(const char *what, const fb_tensor_entry *entry,
     return fb_golden_check_finite(what, entry, err);
 }
 
-/* hidden.0, hidden.1, … without a gap. */
+/* Finds hidden.0, hidden.1, … without a gap. */
 static fb_status find_hidden(const char *what, fb_golden *golden, fb_error *err) {
     int64_t named = 0, count = fb_tensors_count(golden->table);
     for (int64_t i = 0; i < count; i++)

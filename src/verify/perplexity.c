@@ -1,5 +1,5 @@
-/* The perplexity of a text: windows that do not overlap, each read from an empty cache; every token that has
- * a predecessor in its window is scored. */
+/* The perplexity of a text. The text is divided into windows that do not overlap, and each is read into an
+ * empty cache. Every token that has a predecessor in its window is scored. */
 #include "verify/perplexity.h"
 
 #include <math.h>
@@ -11,27 +11,27 @@
 #include "base/options.h"
 #include "model/model.h"
 
-/* Figures are compared across models and programs, and 512 is the window that most are published for. A
- * longer one gives a lower perplexity of the same text. */
+/* 512 is the window for which most figures are published. A longer window gives a lower perplexity for the
+ * same text. */
 #define DEFAULT_WINDOW 512
-/* Tokens between two looks at the logits, [PIECE, vocab] floats: no result depends on it. */
+/* Tokens read at a time; their logits are [PIECE, vocab] floats. The result does not depend on it. */
 #define PIECE 128
 
 typedef struct tally {
     double sum, squares; /* of nll */
     int64_t tokens;
-    double start; /* when its first token was read */
+    double start; /* time of its first token */
 } tally;
 
 typedef struct scoring {
     const fb_perplexity_options *options;
-    const int32_t *prefix; /* what the tokenizer puts in front of a text */
+    const int32_t *prefix; /* ids that the tokenizer puts before a text */
     int64_t prefix_count;
     int64_t window, piece;
     int64_t total; /* tokens to score */
     int32_t *ids;  /* [window] */
     fb_session *session;
-    tally all, one; /* one: the window that is read */
+    tally all, one; /* one: the current window */
     fb_perplexity_report *report;
 } scoring;
 
@@ -52,7 +52,7 @@ static void add(tally *t, double nll) {
     t->tokens++;
 }
 
-/* The error of a mean of n independent tokens; of its exponential, by the derivative there. */
+/* The standard error of a mean over n independent tokens, and of its exponential by the derivative. */
 static fb_score score_of(const tally *t) {
     double n = (double)t->tokens, mean = t->sum / n;
     double variance = fmax(t->squares / n - mean * mean, 0); /* biased by n / (n - 1) */
@@ -65,8 +65,7 @@ static fb_score score_of(const tally *t) {
 
 /* ---- one window ---- */
 
-/* Row i of the last prefill foresees ids[first + i + 1]. What the tokenizer put there itself is not scored.
- */
+/* Row i of the last prefill predicts ids[first + i + 1]. Ids that the tokenizer added are not scored. */
 static fb_status score_rows(scoring *s, int64_t first, fb_error *err) {
     const float *logits;
     int64_t rows, vocab;
@@ -92,7 +91,7 @@ static fb_status report_progress(const scoring *s, fb_error *err) {
                    (long long)s->all.tokens, (long long)s->total);
 }
 
-/* Reads all but the last of `count` tokens: nothing follows that one. */
+/* Reads all of `count` tokens but the last, because nothing follows that one. */
 static fb_status score_window(scoring *s, int64_t count, fb_error *err) {
     fb_session_reset(s->session);
     s->one = (tally){.start = fb_now()};
@@ -108,13 +107,13 @@ static fb_status score_window(scoring *s, int64_t count, fb_error *err) {
 }
 
 static fb_status score_text(scoring *s, const int32_t *ids, int64_t count, fb_error *err) {
-    int64_t room = s->window - s->prefix_count;
+    int64_t each = s->window - s->prefix_count;
     if (s->prefix_count) memcpy(s->ids, s->prefix, (size_t)s->prefix_count * sizeof *ids);
     s->all.start = fb_now();
-    for (int64_t done = 0; done < count; done += room) {
-        int64_t part = count - done < room ? count - done : room;
+    for (int64_t done = 0; done < count; done += each) {
+        int64_t part = count - done < each ? count - done : each;
         memcpy(s->ids + s->prefix_count, ids + done, (size_t)part * sizeof *ids);
-        /* A last token on its own has no predecessor. */
+        /* A single last token has no predecessor. */
         if (s->prefix_count + part > 1) FB_TRY(score_window(s, s->prefix_count + part, err));
     }
     s->report->all = score_of(&s->all);
@@ -127,12 +126,17 @@ static fb_status check(scoring *s, const fb_model *model, const int32_t *ids, in
     int64_t context = model->info.context, least = s->prefix_count + (s->prefix_count ? 1 : 2);
     s->window = s->options->window;
     if (!s->window) s->window = context < DEFAULT_WINDOW ? context : DEFAULT_WINDOW;
+    if (context < least)
+        return fb_fail(err, FB_ERROR_USAGE,
+                       "context: %lld tokens (perplexity needs windows of at least %lld)", (long long)context,
+                       (long long)least);
     if (s->window < least || s->window > context)
         return fb_fail(err, FB_ERROR_USAGE, "window: %lld tokens (%lld to %lld, the model's context)",
                        (long long)s->window, (long long)least, (long long)context);
-    int64_t room = s->window - s->prefix_count;
+    int64_t each = s->window - s->prefix_count;
     s->total = count;
-    if (!s->prefix_count) s->total -= (count + room - 1) / room; /* each window's first */
+    if (!s->prefix_count)
+        s->total -= (count + each - 1) / each; /* the first token of each window is not scored */
     if (s->total < 1)
         return fb_fail(err, FB_ERROR_USAGE, "text: %lld tokens (at least %d)", (long long)count,
                        s->prefix_count ? 1 : 2);

@@ -1,4 +1,4 @@
-/* How badly a token was foreseen. */
+/* The negative log-likelihood (nll) of a token. */
 #ifndef FB_VERIFY_PERPLEXITY_H
 #define FB_VERIFY_PERPLEXITY_H
 

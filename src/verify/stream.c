@@ -1,5 +1,5 @@
-/* A stream against its golden: each cache that the golden has, twice: the text in chunks, and token by token,
- * as a run would write it. */
+/* Compares a stream with its golden. Each of the golden's caches is tested twice: the text in chunks, and
+ * token by token as a run would decode it. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -9,12 +9,12 @@
 #include "verify/perplexity.h"
 #include "verify/stream_golden.h"
 
-/* In float32, as for other goldens. */
+/* The limit in float32, as for other goldens. */
 #define LOGITS_LIMIT 1e-4
 #define NLL_LIMIT    1e-4
 
-/* With 16 bits, by how much a token's nll may be off: as many units as the logits' bound allows, which is
- * relative to the largest logit. Seen on the goldens: a quarter of it. */
+/* How far a token's nll may be off in 16 bits: this many units of the logits' bound, which is relative to the
+ * largest logit. The goldens show a quarter of it. */
 #define ROUNDING_STEPS 4
 #define USUAL_LOGIT    16
 
@@ -23,11 +23,11 @@ typedef struct stream {
     const fb_stream_case *wanted;
     const int32_t *ids;
     fb_session *session;
-    int64_t chunk; /* tokens of a step */
+    int64_t chunk; /* tokens per step */
     double sum, worst, logits;
 } stream;
 
-/* The largest so far; a NaN becomes it and stays. */
+/* Keeps the largest error so far. A NaN becomes the largest and stays it. */
 static void keep_largest(double *most, double error) {
     if (!(error <= *most)) *most = *most != *most ? *most : error;
 }
@@ -75,8 +75,7 @@ static fb_status compare_case(stream *s, const fb_model *model, fb_session_optio
     fb_dtype kv;
     FB_TRY(fb_dtype_parse_kv(o.kv, o.act, &kv, err));
     FB_TRY(fb_session_create(model, &o, &s->session, err));
-    s->chunk = 61; /* no divisor of a window that anybody would choose, so that steps meet the ring's ends
-                      anywhere */
+    s->chunk = 61; /* divides no common window, so that steps cross the ring's end at all offsets */
     fb_status status = run_stream(s, err);
     s->chunk = 1;
     if (status == FB_OK) status = run_stream(s, err);
@@ -103,8 +102,16 @@ static fb_status compare_all(const fb_stream_golden *g, const fb_model *model,
         free(ids);
         return fb_fail_memory(err, "ids", g->tokens * (int64_t)sizeof *ids);
     }
-    for (int64_t i = 0; i < g->tokens; i++) ids[i] = (int32_t)fb_golden_int(g->ids, i);
+    fb_model_info info;
+    fb_model_get_info(model, &info);
     fb_status status = FB_OK;
+    for (int64_t i = 0; i < g->tokens; i++) {
+        ids[i] = (int32_t)fb_golden_int(g->ids, i);
+        /* They were checked, but the file is mapped, and others may have changed it. */
+        if (ids[i] < 0 || ids[i] >= info.vocab)
+            status = fb_fail(err, FB_ERROR_FILE, "input_ids: id %lld: %d (0 to %lld; the file was changed)",
+                             (long long)i, ids[i], (long long)info.vocab - 1);
+    }
     r->ok = true;
     r->tokens = g->tokens - 1;
     for (; status == FB_OK && r->count < g->count; r->count++) {

@@ -1,5 +1,5 @@
-/* Perplexity along a stream: the same text through several caches, a row of tokens through each in turn, so
- * that a row is known while the next is read. */
+/* Perplexity along a stream: the same text through several caches. Each cache reads one row of tokens in
+ * turn, so that a row is complete before the next one is read. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,22 +12,22 @@
 #include "run/cache.h"
 #include "verify/perplexity.h"
 
-/* Tokens between two looks at the logits, [PIECE, vocab] floats a cache: no result depends on it. */
+/* Tokens read at a time; their logits are [PIECE, vocab] floats per cache. The result does not depend on it.
+ */
 #define PIECE 128
 
 typedef struct stream {
     const fb_curve_options *options;
-    int32_t *ids;                /* what the tokenizer puts in front, then the text */
-    int64_t count, front, piece; /* ids in all; of the tokenizer */
+    int32_t *ids;                /* ids that the tokenizer puts before the text, then the text */
+    int64_t count, front, piece; /* count: all ids; front: those of the tokenizer */
     fb_session *sessions[FB_CACHE_KINDS];
-    double sums[FB_CACHE_KINDS]; /* of nll, all rows */
+    double sums[FB_CACHE_KINDS]; /* sums of nll over all rows */
     fb_curve_report *report;
 } stream;
 
 /* ---- one row ---- */
 
-/* Row i of the last prefill foresees ids[first + i + 1]. What the tokenizer put there itself is not scored.
- */
+/* Row i of the last prefill predicts ids[first + i + 1]. Ids that the tokenizer added are not scored. */
 static fb_status score_piece(stream *s, int32_t curve, int64_t first, double *sum, fb_error *err) {
     const float *logits;
     int64_t rows, vocab;
@@ -49,7 +49,7 @@ static fb_status ask(const stream *s, fb_curve_fn callback, int64_t part, fb_err
                    (long long)s->report->tokens, (long long)s->report->total);
 }
 
-/* Reads ids[first … end - 1] with one cache, and scores what follows each of them. */
+/* Reads ids[first … end - 1] with one cache, and scores the id after each of them. */
 static fb_status read_row(stream *s, int32_t curve, int64_t first, int64_t end, fb_curve_row *row,
                           fb_error *err) {
     fb_curve *c = s->report->curves[curve];
@@ -69,7 +69,7 @@ static fb_status read_row(stream *s, int32_t curve, int64_t first, int64_t end, 
     return FB_OK;
 }
 
-/* All but the last id are read: nothing follows that one. */
+/* Reads all ids but the last, because nothing follows that one. */
 static fb_status read_text(stream *s, fb_error *err) {
     fb_curve_report *r = s->report;
     FB_TRY(ask(s, s->options->on_progress, 0, err));
@@ -90,7 +90,8 @@ static fb_status read_text(stream *s, fb_error *err) {
 
 /* ---- all of it ---- */
 
-/* What a window keeps besides, so that it sees as many tokens as a cache with sinks beside it. */
+/* Tokens to add to a window, so that it sees as many tokens as the cache with sinks that it is compared with.
+ */
 static int64_t sinks_beside(const fb_curve_options *o) {
     for (int32_t i = 0; i < o->kind_count; i++)
         if (o->kinds[i] == FB_CACHE_SINKS) return o->sinks;
@@ -145,7 +146,7 @@ static fb_status open_cache(stream *s, const fb_model *model, fb_cache_kind cach
     return FB_OK;
 }
 
-/* A row's numbers lie behind all rows: free(rows) releases them. */
+/* The numbers of the rows follow all rows in one allocation: free(rows) releases both. */
 static fb_curve_report *make_report(int64_t rows, int32_t curves) {
     fb_curve_report *r = calloc(1, sizeof *r);
     if (!r) return NULL;

@@ -6,7 +6,7 @@
 
 #define NLL   "nll"
 #define CASES "nll."
-/* Of sinks and windows that a file may name: no sum of them overflows. */
+/* The largest number of sinks or window that a file may name: no sum of them overflows. */
 #define MOST (1ll << 40)
 
 bool fb_stream_golden_is(const fb_tensor_table *table) {
@@ -16,7 +16,7 @@ bool fb_stream_golden_is(const fb_tensor_table *table) {
     return false;
 }
 
-/* A number and nothing else, from 0 to MOST; *end is behind it. */
+/* Parses a number from 0 to MOST; *end is the character after it. */
 static bool take_number(const char *text, const char **end, int64_t *out) {
     *out = 0;
     if (*text < '0' || *text > '9') return false;
@@ -34,7 +34,7 @@ static fb_status from_metadata(const char *what, const fb_tensor_table *table, c
     return fb_fail(err, FB_ERROR_FILE, "%s: metadata: %s: \"%.32s\" (a number)", what, key, text);
 }
 
-/* "dense", or "sinks4_window252". */
+/* Parses "dense" or a name such as "sinks4_window252". */
 static fb_status from_name(const char *what, const char *name, fb_stream_case *c, fb_error *err) {
     const char *at = name + strlen(CASES);
     if (strcmp(at, "dense") == 0) return FB_OK;

@@ -4,6 +4,9 @@
 
 #define PROMPT 48
 #define DECODE 24
+/* Of a model with room for it. Attention works in blocks of 128 positions on the CPU: a shorter text would
+ * have one, and never show whether the parts of several are put together rightly. */
+#define LONG_PROMPT 144
 /* Not a divisor of the prompt, so that a prefill has a full and a partial chunk. */
 #define CHUNK 29
 
@@ -27,10 +30,11 @@ static void fill_random(int32_t *ids, int64_t count, int64_t vocab) {
 fb_status fb_script_make(const fb_model *model, int64_t chunk, fb_script *out, fb_error *err) {
     fb_model_info info;
     fb_model_get_info(model, &info);
-    *out = (fb_script){.tokens = info.context < PROMPT + DECODE ? info.context : PROMPT + DECODE};
-    out->prompt = out->tokens * PROMPT / (PROMPT + DECODE);
+    int64_t prompt = info.context < LONG_PROMPT + DECODE ? PROMPT : LONG_PROMPT, whole = prompt + DECODE;
+    *out = (fb_script){.tokens = info.context < whole ? info.context : whole};
+    out->prompt = out->tokens * prompt / whole;
     if (out->prompt < 1) out->prompt = 1;
-    out->greedy = out->tokens - out->prompt + 1; /* the last one need not be fed */
+    out->greedy = out->tokens - out->prompt + 1; /* the last token is not fed back */
     out->chunk = chunk ? chunk : CHUNK;
     if (out->chunk > out->prompt) out->chunk = out->prompt;
     out->ids = malloc((size_t)out->tokens * sizeof *out->ids);
@@ -63,7 +67,7 @@ static bool keep_hidden(void *user, int64_t layer, int64_t position, const float
     return true;
 }
 
-/* The logits of the last step, `count` rows of them, to `out`. */
+/* Copies the logits of the last step, `count` rows, to `out`. */
 static fb_status keep_logits(fb_session *session, int64_t count, float *out, fb_error *err) {
     const float *logits;
     int64_t rows, vocab;
@@ -96,8 +100,7 @@ static fb_status run_greedy(fb_session *session, const fb_script *s, const int32
                             fb_error *err) {
     FB_TRY(fb_session_prefill(session, s->ids, s->prompt, err));
     for (int64_t i = 0; i < s->greedy; i++) {
-        /* Logits that are NaN have no best token; that the hidden states are NaN too is for the comparison to
-         * say. */
+        /* NaN logits have no best token. The comparison of hidden states reports the NaN. */
         if (fb_session_best(session, &t->greedy[i], err) != FB_OK) t->greedy[i] = 0;
         if (t->greedy_logits) FB_TRY(keep_logits(session, 1, t->greedy_logits + i * t->vocab, err));
         if (i + 1 < s->greedy)
@@ -106,7 +109,8 @@ static fb_status run_greedy(fb_session *session, const fb_script *s, const int32
     return FB_OK;
 }
 
-/* `steps`, of which `heads` gave logits and `graphs` could be recorded. */
+/* Compares the fuses' calls with what they must be after `steps` steps, of which `heads` computed logits and
+ * `graphs` could be recorded. */
 static void count_fuses(const fb_session *session, int64_t steps, int64_t heads, int64_t graphs, fb_tape *t) {
     const char *name;
     int64_t calls, a_step, a_head;
@@ -122,8 +126,8 @@ typedef enum manner { SHOWN, ALONE, GREEDY } manner;
 
 static fb_status record(const fb_model *model, const fb_session_options *options, const fb_script *s,
                         manner how, const int32_t *continuation, fb_tape *t, fb_error *err) {
-    /* The greedy run takes the prompt at once: the head runs in no other chunk than the last, and the count
-     * of its calls is then a matter of steps. */
+    /* The greedy run reads the prompt in one chunk. The head runs only in the last chunk of a prefill, so its
+     * calls then equal the number of steps. */
     int64_t chunk = how == GREEDY ? s->prompt : s->chunk;
     fb_session_options o = {.size = sizeof o,
                             .threads = options->threads,
@@ -157,7 +161,7 @@ static fb_status record(const fb_model *model, const fb_session_options *options
     return status;
 }
 
-/* All memory of a tape; NaN, so that what a run does not write shows. */
+/* Allocates a tape. It is filled with NaN, so that values that a run does not write are noticed. */
 static fb_status make_tape(const fb_model *model, const fb_script *s, bool with_greedy_logits, fb_tape *t,
                            fb_error *err) {
     fb_model_info info;
@@ -196,6 +200,14 @@ fb_status fb_tape_record(const fb_model *model, const fb_session_options *option
     return status;
 }
 
+fb_status fb_tape_record_states(const fb_model *model, const fb_session_options *options,
+                                const fb_script *script, fb_tape *t, fb_error *err) {
+    FB_TRY(make_tape(model, script, false, t, err));
+    fb_status status = record(model, options, script, SHOWN, NULL, t, err);
+    if (status != FB_OK) fb_tape_free(t);
+    return status;
+}
+
 fb_status fb_tape_record_truth(const fb_model *model, const fb_session_options *options,
                                const fb_script *script, int64_t tokens, fb_tape *t, fb_error *err) {
     fb_script first = {.ids = script->ids, .prompt = tokens, .tokens = tokens, .greedy = 1, .chunk = tokens};
@@ -208,10 +220,7 @@ fb_status fb_tape_record_truth(const fb_model *model, const fb_session_options *
                             .cache = options->cache,
                             .sinks = options->sinks,
                             .window = options->window};
-    FB_TRY(make_tape(model, &first, false, t, err));
-    fb_status status = record(model, &o, &first, SHOWN, NULL, t, err);
-    if (status != FB_OK) fb_tape_free(t);
-    return status;
+    return fb_tape_record_states(model, &o, &first, t, err);
 }
 
 void fb_tape_free(fb_tape *t) {

@@ -1,4 +1,4 @@
-/* A run against a golden: every hidden state, the logits, the greedy continuation. */
+/* Compares a run with a golden: every hidden state, the logits, and the greedy continuation. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -6,28 +6,28 @@
 #include "base/options.h"
 #include "verify/golden.h"
 
-/* In float32 the engine and the golden differ by the order of sums only. The largest differences seen on the
- * goldens are a third of these. */
+/* In float32, engine and golden differ only by the order of sums. The largest differences on the goldens are
+ * a third of these limits. */
 #define HIDDEN_LIMIT 5e-5
 #define LOGITS_LIMIT 1e-4
 #define REL_LIMIT    5e-6
 
 /* With 16-bit activations each op rounds its result by up to half a unit in the last place u (2^-11 or 2^-8).
- * The roundings since the embedding add up like a random walk, relative to the norm of the state; of a single
- * element the error may be as large relative to the largest one. On the goldens the norm stays below 2 u
- * sqrt(1 + layers), the largest error below 2.5 times u sqrt(1 + layers) of the largest element. */
+ * The errors since the embedding add up like a random walk, relative to the norm of the state. A single
+ * element's error may be as large relative to the largest element. On the goldens the norm of the error stays
+ * below 2 u sqrt(1 + layers), and the largest error below 2.5 u sqrt(1 + layers) of the largest element. */
 #define ROUNDING_STEPS 4
 
 typedef struct comparison {
     const fb_golden *golden;
-    double half_ulp; /* of the coarser of activations and cache; 0 for float32 */
+    double half_ulp; /* rounding of activations or cache, whichever is coarser; 0 for float32 */
     fb_verify_report *report;
     double *error2, *norm2; /* by layer: sums of squares */
 } comparison;
 
 static void compare(fb_verify_row *row, double *error2, double *norm2, double have, double want) {
     double error = fabs(have - want);
-    /* Written so that a NaN becomes the maximum and stays it. */
+    /* A NaN becomes the maximum and stays it. */
     if (!(error <= row->max_abs)) row->max_abs = row->max_abs != row->max_abs ? row->max_abs : error;
     *error2 += error * error;
     *norm2 += want * want;
@@ -83,8 +83,7 @@ static int64_t argmax(const float *x, int64_t n) {
     return best;
 }
 
-/* Feeds the golden's continuation and looks whether each of its tokens is the one that would have been
- * chosen. */
+/* Feeds the golden's continuation and checks that each of its tokens is the one that would be chosen. */
 static fb_status compare_greedy(comparison *c, fb_session *session, fb_error *err) {
     const fb_golden *g = c->golden;
     fb_verify_report *r = c->report;
@@ -95,6 +94,10 @@ static fb_status compare_greedy(comparison *c, fb_session *session, fb_error *er
         FB_TRY(fb_session_logits(session, &logits, &rows, &vocab, err));
         logits += (rows - 1) * vocab;
         int64_t want = fb_golden_int(g->greedy, i), have = argmax(logits, vocab);
+        /* The ids were checked, but the file is mapped, and others may have changed it. */
+        if (want < 0 || want >= vocab)
+            return fb_fail(err, FB_ERROR_FILE, "greedy: id %lld: %lld (0 to %lld; the file was changed)",
+                           (long long)i, (long long)want, (long long)vocab - 1);
         if (have == want)
             r->greedy_equal++;
         else if (c->half_ulp > 0 && (double)logits[have] - (double)logits[want] <= 2 * r->logits.limit)
@@ -151,7 +154,7 @@ static fb_status compare_all(comparison *c, const fb_model *model, const fb_sess
     if (status == FB_OK) status = run(c, session, ids, err);
     fb_session_free(session);
     session = NULL;
-    /* The continuation in a session that shows no hidden states, as a user's run would be. */
+    /* The continuation runs in a session without on_hidden, as a user's run would. */
     o.on_hidden = NULL;
     o.all_logits = false;
     if (status == FB_OK) status = fb_session_create(model, &o, &session, err);

@@ -7,7 +7,7 @@
 #include "base/sized.h"
 #include "support/support.h"
 
-/* ---- the helper ---------------------------------------------------------------------------------------- */
+/* ---- the helper ---- */
 
 typedef struct toy {
     size_t size;
@@ -94,7 +94,7 @@ static void given_back_up_to_the_size(void **state) {
     }
 }
 
-/* ---- options ------------------------------------------------------------------------------------------- */
+/* ---- options ---- */
 
 /* Of every options struct: no size, and garbage behind what is known. The calls refuse before they look at
  * anything else. */
@@ -191,7 +191,7 @@ static void session_reads_no_further(void **state) {
     fb_model_free(model);
 }
 
-/* ---- structs that the library fills -------------------------------------------------------------------- */
+/* ---- structs that the library fills ---- */
 
 /* For every size up to beyond the whole: `fill` writes what `whole` has, zeros beyond, and no further. */
 static void check_fill(void (*fill)(void *info), const void *whole, size_t known) {

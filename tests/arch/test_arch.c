@@ -3,7 +3,6 @@
  */
 #include "arch/arch.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,26 +56,8 @@
 /* ---- configs with changes
  * ---------------------------------------------------------------------------------- */
 
-/* `base` with the members of `changes`; a null removes one. */
-static char *changed(const char *base, const char *changes) {
-    json_t *json = json_loads(base, 0, NULL), *other = json_loads(changes, 0, NULL), *value;
-    assert_true(json && other);
-    const char *key;
-    json_object_foreach(other, key, value) {
-        if (json_is_null(value))
-            json_object_del(json, key);
-        else
-            json_object_set(json, key, value);
-    }
-    char *text = json_dumps(json, 0);
-    assert_non_null(text);
-    json_decref(json);
-    json_decref(other);
-    return text;
-}
-
 static fb_spec *describe(const char *base, const char *changes) {
-    char *text = changed(base, changes);
+    char *text = fbt_json_merge(base, changes);
     fb_spec *spec;
     fb_error err;
     assert_ok(fb_arch_describe("config.json", text, strlen(text), &spec, &err), &err);
@@ -347,7 +328,7 @@ static const struct refusal {
 
 static void refused(void **state) {
     const struct refusal *row = *state;
-    char *text = changed(row->base, row->changes);
+    char *text = fbt_json_merge(row->base, row->changes);
     fb_spec *spec = (fb_spec *)(uintptr_t)1;
     fb_error err = {0};
     fb_status status = fb_arch_describe("config.json", text, strlen(text), &spec, &err);
@@ -362,11 +343,28 @@ static void refused(void **state) {
     assert_refused(status, status, &err, "config.json");
 }
 
+/* A config that is good, but for the spaces behind it. */
+static void long_config_is_refused(void **state) {
+    (void)state;
+    char *text = malloc(FB_CONFIG_LIMIT + 1);
+    assert_non_null(text);
+    memset(text, ' ', FB_CONFIG_LIMIT + 1);
+    memcpy(text, GPT2, sizeof GPT2 - 1);
+    fb_spec *spec;
+    fb_error err;
+    assert_ok(fb_arch_describe("config.json", text, FB_CONFIG_LIMIT, &spec, &err), &err);
+    fb_spec_free(spec);
+    assert_refused(fb_arch_describe("config.json", text, FB_CONFIG_LIMIT + 1, &spec, &err), FB_ERROR_FILE,
+                   &err, "config.json: 16777217 bytes (at most 16777216)");
+    assert_null(spec);
+    free(text);
+}
+
 int main(void) {
-    enum { READ = 5, REFUSED = sizeof refusals / sizeof *refusals };
+    enum { READ = 6, REFUSED = sizeof refusals / sizeof *refusals };
     struct CMUnitTest tests[READ + REFUSED] = {
         cmocka_unit_test(published),   cmocka_unit_test(spellings), cmocka_unit_test(differences),
-        cmocka_unit_test(frequencies), cmocka_unit_test(facts),
+        cmocka_unit_test(frequencies), cmocka_unit_test(facts),     cmocka_unit_test(long_config_is_refused),
     };
     for (size_t i = 0; i < REFUSED; i++)
         tests[READ + i] =

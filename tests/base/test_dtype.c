@@ -4,7 +4,7 @@
 
 #include "support/support.h"
 
-/* ---- a slow and independent view of the 16-bit formats ------------------------------------------------- */
+/* ---- a slow and independent view of the 16-bit formats ---- */
 
 typedef struct format {
     fb_dtype dtype;
@@ -43,7 +43,7 @@ static void check_narrow(const format *f, float x) {
         fail_msg("%s: %a becomes %a, should be %a", fb_dtype_name(f->dtype), (double)x, have, want);
 }
 
-/* ---- tests --------------------------------------------------------------------------------------------- */
+/* ---- tests ---- */
 
 static void every_half(void **state) {
     (void)state;

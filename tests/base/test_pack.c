@@ -62,7 +62,7 @@ static void test_there_and_back(void **state) {
 /* The layout itself, which kernels read: byte by byte for one row of a group. */
 static void test_layout(void **state) {
     (void)state;
-    enum { ROW = 18, LANE = ROW % FB_PACK_ROWS, COLS = 64, ROWS = 32 };
+    enum { ROW = 18, IN_GROUP = ROW % FB_PACK_ROWS, COLS = 64, ROWS = 32 };
     for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
         int64_t block = fb_dtype_bytes(types[t], 32), row_bytes = fb_dtype_bytes(types[t], COLS);
         int64_t size = fb_pack_bytes(types[t], ROWS, COLS);
@@ -73,9 +73,9 @@ static void test_layout(void **state) {
         fb_pack_row(types[t], row, COLS, ROW, packed);
         const uint8_t *group = packed + size / 2; /* the second group */
         for (int64_t b = 0; b < COLS / 32; b++, group += FB_PACK_ROWS * block) {
-            assert_memory_equal(group + 2 * LANE, row + b * block, 2);
+            assert_memory_equal(group + 2 * IN_GROUP, row + b * block, 2);
             for (int64_t i = 0; i < block - 2; i++)
-                assert_int_equal(group[2 * FB_PACK_ROWS + i / 4 * 4 * FB_PACK_ROWS + 4 * LANE + i % 4],
+                assert_int_equal(group[2 * FB_PACK_ROWS + i / 4 * 4 * FB_PACK_ROWS + 4 * IN_GROUP + i % 4],
                                  row[b * block + 2 + i]);
         }
         /* Nothing else was written. */

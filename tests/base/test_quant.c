@@ -89,8 +89,9 @@ static void test_encode(void **state) {
     }
 }
 
-/* The error of an element is at most half a step, which the scale's rounding to float16 widens a little; Q4_0
- * has no +8, so that what lies opposite to the largest element may be off by a whole one. */
+/* An element's error is at most half a unit of the scale, and a little more because the scale is rounded to
+ * float16. Q4_0 has no +8: an element whose sign is opposite to the largest one's may be off by a whole unit.
+ */
 static void test_encode_error(void **state) {
     (void)state;
     fbt_random random = fbt_random_start(41);
@@ -127,7 +128,7 @@ static void test_encode_again(void **state) {
     free(blocks);
 }
 
-/* ---- searching ----------------------------------------------------------------------------------------- */
+/* ---- searching ---- */
 
 typedef void (*quant_fn)(fb_dtype dtype, const float *from, int64_t count, void *to);
 
@@ -227,8 +228,8 @@ static void test_search_others(void **state) {
     }
 }
 
-/* Values without a meaning: whatever comes out is the same each time, and nothing is undefined on the way
- * (the sanitizers watch). A search keeps it. */
+/* NaN and infinite values: the result is the same each time, and nothing on the way is undefined (the
+ * sanitizers check). A search keeps it. */
 static void test_encode_hostile(void **state) {
     (void)state;
     static const float hostile[] = {NAN,      -NAN,    INFINITY,     -INFINITY,     FLT_MAX,

@@ -5,7 +5,7 @@
 enum { SLOTS = 128 };
 
 static fb_ring make_ring(int64_t sinks, int64_t window, int64_t chunk) {
-    int64_t begin = (sinks + FB_KV_LANES - 1) / FB_KV_LANES * FB_KV_LANES;
+    int64_t begin = (sinks + FB_KV_GROUP - 1) / FB_KV_GROUP * FB_KV_GROUP;
     return (fb_ring){.sinks = sinks, .window = window, .begin = begin, .size = window + chunk};
 }
 

@@ -53,7 +53,7 @@ static void *wait_once(void *arg) {
     return NULL;
 }
 
-/* Those that came first are served first: also before the one that had the turn asks for it again. */
+/* Threads are served in the order in which they came, also before the previous holder asks again. */
 static void in_order(void **state) {
     (void)state;
     line l = {.served = 0};
@@ -76,7 +76,7 @@ static void in_order(void **state) {
     fb_turn_end(&l.turn);
 }
 
-/* ---- a turn that is kept for a slice ---- */
+/* ---- a turn that is reserved for a slice ---- */
 
 typedef struct slice {
     line *line;
@@ -92,8 +92,8 @@ static void *wait_for_slice(void *arg) {
     return NULL;
 }
 
-/* `watching`: the thread that had it may come back before the one that waits, for a while; until it is passed
- * on. Without, or after its slice, the other one gets it. */
+/* With `watching`, the previous holder may come back before the waiting thread, within its slice and until
+ * the turn is passed on. Without it, or after the slice, the waiting thread gets the turn. */
 static void slices(void **state) {
     (void)state;
     for (int way = 0; way < 3; way++) {
@@ -106,18 +106,18 @@ static void slices(void **state) {
         assert_int_equal(pthread_create(&thread, NULL, wait_for_slice, &s), 0);
         while (atomic_load(&l.arrived) == 0) usleep(100);
         usleep(20000);
-        if (way) { /* a new slice: of one that has just got it */
+        if (way) { /* a new slice, because this thread has just got the turn */
             fb_turn_give(&l.turn);
             pthread_join(thread, NULL);
             atomic_store(&s.served, 0);
             fb_turn_take(&l.turn);
             assert_int_equal(pthread_create(&thread, NULL, wait_for_slice, &s), 0);
-            while (!l.turn.first) usleep(1); /* seldom longer than a slice; then the test says nothing */
+            while (!l.turn.first) usleep(1); /* rarely longer than a slice; then the test shows nothing */
         }
         fb_turn_give_for_now(&l.turn, &watching);
-        bool kept = l.turn.kept;
-        if (way == 0) assert_false(kept);
-        if (kept && way == 1) { /* back at once, and again */
+        bool reserved = l.turn.reserved;
+        if (way == 0) assert_false(reserved);
+        if (reserved && way == 1) { /* back at once, and again */
             fb_turn_take(&l.turn);
             assert_int_equal(atomic_load(&s.served), 0);
             fb_turn_give_for_now(&l.turn, &watching);

@@ -42,7 +42,7 @@ refuses "-p and -f" 2 'prompt: given twice' run -p a -f b
 refuses "-p and -" 2 'prompt: given twice' run -p a -
 refuses "-f and -" 2 'prompt: given twice' run -f a -
 refuses "- twice" 2 'prompt: given twice' run - -
-refuses "control characters stay out of the terminal" 2 'unknown option: --a\?b\?\[31m \(' run $'--a\nb\e[31m'
+refuses "control characters stay out of the terminal" 2 'unknown option: --a\\x0ab\\x1b\[31m \(' run $'--a\nb\e[31m'
 
 # ---- the prompt
 refuses "-f: no such file" 2 ".*/none: No such file" run -f "$work/none"
@@ -92,6 +92,58 @@ for name in cut nothing header config nested utf8 architecture shape activation 
         refuses "model: $name: ${command%% *}" 2 '.+' $command "$work/$name"
     done
 done
+# A file that need not be there is read if it is: one that cannot be is an error, not one that is missing.
+for file in tokenizer.json generation_config.json; do
+    damage optional
+    rm "$model/$file"
+    fusebox info "$model"
+    is "$file: missing" "$status$(cat "$work/err")" 0
+    mkdir "$model/$file"
+    refuses "$file: a folder" 2 ".*/$file: not a regular file" info "$model"
+    rmdir "$model/$file"
+    ln -s nowhere "$model/$file"
+    refuses "$file: a link to nothing" 2 ".*/$file: a link to nothing" info "$model"
+    ln -sf "$file" "$model/$file"
+    refuses "$file: a link to itself" 2 ".*/$file: Too many levels" info "$model"
+    rm "$model/$file"
+    echo '{}' >"$model/$file"
+    chmod 0 "$model/$file"
+    [ "$(id -u)" -eq 0 ] || refuses "$file: not readable" 2 ".*/$file: Permission denied" info "$model"
+    rm -r "$model"
+done
+damage whole
+mkdir "$work/no_weights"
+ln -s nowhere "$work/no_weights/model.safetensors"
+cp "$model/config.json" "$work/no_weights"
+echo '{}' >"$work/no_weights/model.safetensors.index.json"
+refuses "model.safetensors: a link to nothing, beside an index" 2 '.*/model.safetensors: a link to nothing' info "$work/no_weights"
+mkfifo "$work/fifo"
+refuses "a model that is no file" 2 '.*/fifo: not a regular file' info "$work/fifo"
+refuses "a model that is not there" 2 "$work/none: No such file" info "$work/none"
+
+# ---- a context in which hardly anything fits: no limit is negative or empty, and none is blamed on what nobody gave
+damage context1
+sed -i 's/"max_position_embeddings": 512/"max_position_embeddings": 1/' "$model/config.json"
+refuses "context 1: ppl" 2 'context: 1 tokens \(perplexity needs windows of at least 2\)$' ppl "$model" -f README.md
+refuses "context 1: bench" 2 "prompt and gen: 1 and 1 tokens \(the model's context is 1\)\$" bench "$model"
+refuses "context 1: profile" 2 "prompt and gen: 2 tokens \(the model's context is 1\)\$" profile "$model"
+for cache in window sinks; do
+    refuses "context 1: verify --cache $cache" 2 "cache: $cache \(compares at least 4 tokens, so that some are forgotten; of this model, 1\)\$" \
+        verify "$model" --cache $cache
+done
+damage context4
+sed -i 's/"max_position_embeddings": 512/"max_position_embeddings": 4/' "$model/config.json"
+refuses "context 4: verify --cache sinks" 2 'sinks: 4 \(at most 0 of the 4 tokens that are compared\)$' verify "$model" --cache sinks
+refuses "verify: too many sinks" 2 'sinks: 5000 \(at most [0-9]+ of the [0-9]+ tokens that are compared\)$' verify --cache sinks --sinks 5000
+
+# ---- options and arguments that would be ignored, or that are found to be wrong only after a minute
+refuses "bench --ops --compare" 2 '--compare \(not with --ops: ' bench --ops --compare none,all
+refuses "info --devices MODEL" 2 'MODEL: models/storyteller \(not with --devices\)$' info --devices models/storyteller
+refuses "quantize to a folder" 2 'OUT.gguf: models/storyteller \(give the name of a file; MODEL comes before it\)$' quantize models/storyteller
+refuses "quantize to nothing" 2 'OUT.gguf: "" \(give the name of a file\)$' quantize models/storyteller ""
+refuses "plan: a picture without a name" 2 '--svg: "": No such file' plan nothing-here --svg ""
+refuses "plan: a picture nowhere" 2 '/nothing/x.svg: No such file' plan nothing-here --svg /nothing/x.svg
+
 refuses "the unknown architecture is named" 2 '.*mamba' run "$work/architecture"
 refuses "the unknown activation is named" 2 '.*tanhexp' run "$work/activation"
 

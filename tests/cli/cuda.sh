@@ -21,15 +21,17 @@ succeeds "switched off: auto is the CPU" run --backend auto -n 2 --temp 0 -p a
 succeeds "switched off: cpu" run --backend cpu -n 2 --temp 0 -p a
 FUSEBOX_CUDA_LIBRARY=$work/nothing.so
 refuses "no such library" 1 'cuda: .*nothing\.so' run --backend cuda -p a
+FUSEBOX_CUDA_LIBRARY=libm.so.6
+refuses "a bare name is not looked for" 1 'cuda: .*/libm\.so\.6: ' run --backend cuda -p a
 FUSEBOX_CUDA_LIBRARY=$(ldconfig -p 2>/dev/null | sed -nE 's/^\s*libm\.so\.6 .*=> //p' | head -n 1)
 [ -z "$FUSEBOX_CUDA_LIBRARY" ] ||
     refuses "another library" 1 'cuda: .*libm\.so\.6: not a library of Fusebox$' run --backend cuda -p a
 
 # ---- what lies in the working directory, or beside it, is never opened: not even for a program found by its bare name
-mkdir -p "$work/lib" "$work/here"
+mkdir -p "$work/lib" "$work/here/lib"
 holds "a library that says when it is opened" ${CC:-cc} -shared -fPIC -x c -o "$work/lib/libfusebox_cuda.so" - \
     <<<'int puts(const char *); __attribute__((constructor)) static void opened(void) { puts("planted"); }'
-cp "$work/lib/libfusebox_cuda.so" "$work/here/"
+for place in here here/lib .; do cp "$work/lib/libfusebox_cuda.so" "$work/$place/"; done
 planted() { (unset FUSEBOX_CUDA_LIBRARY && cd "$work/here" && PATH=$(dirname "$(realpath "$FUSEBOX")"):$PATH command fusebox info --devices) 2>&1; }
 is "a planted library" "$(planted | grep -c planted)" 0
 FUSEBOX_CUDA_LIBRARY=$work/here/libfusebox_cuda.so

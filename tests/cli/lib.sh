@@ -1,6 +1,9 @@
 # For the checks of the command line: sourced by tests/cli/*.sh, which run in the repository root with $FUSEBOX set to the
 # program. A check prints `ok - name` or `not ok - name: detail`; `finish` ends with 1 if one failed.
 set -u
+# Checks on a pseudo-terminal want one with colours, whoever calls.
+export TERM=xterm
+unset NO_COLOR
 : "${FUSEBOX:?the path of the program}"
 work=$(mktemp -d "${TMPDIR:-/tmp}/fusebox-cli.XXXXXX")
 trap 'rm -rf "$work"' EXIT

@@ -58,15 +58,15 @@ holds "svg --json: well formed" xmllint --noout "$work/both.svg"
 mkdir "$work/disk"
 echo precious >"$work/disk/x.svg"
 status=0
-(ulimit -f 2; trap '' XFSZ; exec "$FUSEBOX" ppl -f "$work/short" --cache sinks --json --svg "$work/disk/x.svg") >"$work/out" 2>"$work/err" </dev/null || status=$?
-refused "svg: a full disk" 2 '.*/x.svg: File too large'
+(ulimit -f 2; exec "$FUSEBOX" ppl -f "$work/short" --cache sinks --json --svg "$work/disk/x.svg") >"$work/out" 2>"$work/err" </dev/null || status=$?
+refused "svg: a full disk" 1 '.*/x.svg: File too large'
 is "svg: a full disk: the old one stays" "$(cat "$work/disk/x.svg") $(find "$work/disk" -type f | wc -l)" "precious 1"
 refuses "svg: no such folder, known before the text is read" 2 "$work/none/x.svg: No such file" ppl nothing-here -f $oz --cache sinks --svg "$work/none/x.svg"
 refuses "svg: a folder" 2 "$work/disk: Is a directory" ppl nothing-here -f $oz --cache sinks --svg "$work/disk"
 refuses "svg: no name" 2 '--svg: "": No such file' ppl nothing-here -f $oz --cache sinks --svg ""
 if [ -w /dev/full ]; then
     fusebox ppl -f "$work/short" --cache sinks --json --svg /dev/full
-    refused "svg: a full device" 2 '/dev/full: No space left'
+    refused "svg: a full device" 1 '/dev/full: No space left'
     for options in "" --json; do
         status=0
         "$FUSEBOX" ppl -f "$work/short" --cache sinks $options >/dev/full 2>"$work/err" </dev/null || status=$?

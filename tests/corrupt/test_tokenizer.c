@@ -43,6 +43,7 @@ static const damage rows[] = {
     SET("vocabulary a list", "model.vocab", "[]", "vocab"),
     SET("vocabulary with a negative id", "model.vocab", "{\"a\": -1}", "-1"),
     SET("vocabulary with a huge id", "model.vocab", "{\"a\": 1000000000000}", "1000000000000"),
+    SET("vocabulary with a far id", "model.vocab", "{\"a\": 9000000}", "vocab|9000000|262147"),
     SET("vocabulary with one id twice", "model.vocab", "{\"a\": 1, \"b\": 1}", "1"),
     SET("vocabulary with a text for an id", "model.vocab", "{\"a\": \"1\"}", "vocab"),
     SET("merges a number", "model.merges", "3", "merges"),
@@ -55,6 +56,11 @@ static const damage rows[] = {
     SET("pre-tokenizer a number", "pre_tokenizer", "7", "pre_tokenizer"),
     SET("post-processor unknown", "post_processor", "{\"type\": \"RobertaProcessing\"}",
         "post_processor|RobertaProcessing"),
+    SET("template of an id that is not there", "post_processor",
+        "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"S\"}}], "
+        "\"special_tokens\": "
+        "{\"S\": {\"ids\": [9000000]}}}",
+        "post_processor|\"S\"|9000000"),
     SET("decoder unknown", "decoder", "{\"type\": \"CTC\"}", "decoder|CTC"),
     SET("added tokens a number", "added_tokens", "1", "added_tokens"),
     SET("added token without content", "added_tokens", "[{\"id\": 0}]", "added_tokens"),

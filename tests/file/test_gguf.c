@@ -48,17 +48,17 @@ static void scalars_of_every_type(void **state) {
     } integers[] = {{"u8", 200},          {"i8", -100},         {"u16", 60000},     {"i16", -30000},
                     {"u32", 4000000000u}, {"i32", -2000000000}, {"i64", INT64_MIN}, {"u64", INT64_MAX}};
     for (size_t i = 0; i < sizeof integers / sizeof *integers; i++) {
-        const json_t *value = json_object_get(gguf->values, integers[i].key);
-        assert_true(json_is_integer(value));
-        assert_int_equal(json_integer_value(value), integers[i].value);
+        const fb_json *value = fb_json_get(gguf->values, integers[i].key);
+        assert_true(fb_json_is(value, FB_JSON_INT));
+        assert_int_equal(fb_json_int_of(value), integers[i].value);
     }
-    assert_true(json_real_value(json_object_get(gguf->values, "big")) == 0x1p64);
-    assert_true(json_real_value(json_object_get(gguf->values, "f64")) == 0.1);
-    assert_true(json_real_value(json_object_get(gguf->values, "f32")) == 1e-5); /* not 9.99999974737875e-06 */
-    assert_string_equal(json_string_value(json_object_get(gguf->values, "nan")), "nan");
-    assert_true(json_is_true(json_object_get(gguf->values, "bool")));
-    assert_string_equal(json_string_value(json_object_get(gguf->values, "text")), "gr\u00fcn");
-    assert_int_equal(json_object_size(gguf->values), 14);
+    assert_true(fb_json_real_of(fb_json_get(gguf->values, "big")) == 0x1p64);
+    assert_true(fb_json_real_of(fb_json_get(gguf->values, "f64")) == 0.1);
+    assert_true(fb_json_real_of(fb_json_get(gguf->values, "f32")) == 1e-5); /* not 9.99999974737875e-06 */
+    assert_string_equal(fb_json_text_of(fb_json_get(gguf->values, "nan")), "nan");
+    assert_true(fb_json_bool_of(fb_json_get(gguf->values, "bool")));
+    assert_string_equal(fb_json_text_of(fb_json_get(gguf->values, "text")), "gr\u00fcn");
+    assert_int_equal(fb_json_size(gguf->values), 14);
     fb_gguf_free(gguf);
     free(file.data);
 }

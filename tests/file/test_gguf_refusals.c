@@ -1,6 +1,7 @@
 /* GGUF files with one thing wrong, and the words that name it. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "file/gguf.h"
 #include "support/gguf_writer.h"
@@ -45,6 +46,10 @@ static void text_beyond_the_end(fbt_bytes *file) {
 static void long_text(fbt_bytes *file) {
     fbt_gguf_key(file, "a.key", FB_GGUF_STRING);
     fbt_put_u64(file, (uint64_t)1 << 63);
+}
+static void gigabyte_of_text(fbt_bytes *file) {
+    fbt_gguf_key(file, "a.key", FB_GGUF_STRING);
+    fbt_put_u64(file, ((uint64_t)1 << 30) + 1);
 }
 static void bad_utf8(fbt_bytes *file) { fbt_gguf_text(file, "a.key", "\xff\xfe"); }
 static void bad_bool(fbt_bytes *file) { fbt_gguf_bool(file, "a.key", 2); }
@@ -155,7 +160,36 @@ static void refused(void **state) {
     }
 }
 
+/* Limits that only large files meet: these have a hole where their contents would be. */
+static void refused_by_size(void **state) {
+    (void)state;
+    static const struct {
+        uint64_t values;
+        void (*put)(fbt_bytes *file);
+        off_t size;
+        const char *words;
+    } large[] = {
+        {(1 << 24) + 1, nothing, 1 << 28, "16777217 metadata values (at most 16777216)"},
+        {1, gigabyte_of_text, ((off_t)1 << 30) + 4096,
+         "a.key: string of 1073741825 bytes (at most 1073741824)"},
+    };
+    for (size_t i = 0; i < sizeof large / sizeof *large; i++) {
+        char *dir = fbt_dir_create(), *path = fbt_format("%s/large.gguf", dir);
+        fbt_bytes file = {0};
+        fb_gguf *gguf;
+        fb_error err;
+        fbt_gguf_start(&file, 3, 0, large[i].values);
+        large[i].put(&file);
+        fbt_file_write(path, file.data, file.size);
+        assert_int_equal(truncate(path, large[i].size), 0);
+        assert_refused(fb_gguf_open(path, &gguf, &err), FB_ERROR_FILE, &err, large[i].words);
+        free(file.data);
+        free(path);
+        fbt_dir_remove(dir);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(refused), cmocka_unit_test(refused_by_size)};
     return cmocka_run_group_tests_name("gguf refusals", tests, NULL, NULL);
 }

@@ -98,7 +98,7 @@ static void test_bytes(void **state) {
     assert_ok(fb_gguf_writer_data(w, whole, sizeof whole, &err), &err);
     assert_ok(fb_gguf_writer_data(w, matrix, sizeof matrix, &err), &err);
     int64_t size;
-    assert_int_equal(files(), 1);
+    assert_in_range(files(), 0, 1); /* 1: the file system has no files without a name */
     assert_ok(fb_gguf_writer_finish(w, &size, &err), &err);
     fb_gguf_writer_free(w);
     size_t have;
@@ -124,7 +124,7 @@ static void test_unfinished(void **state) {
         if (stage > 2)
             assert_refused(fb_gguf_writer_finish(w, &size, &err), FB_ERROR_USAGE, &err, "1 of 3 tensors");
         assert_int_not_equal(access(path, F_OK), 0);
-        assert_int_equal(files(), 1);
+        assert_in_range(files(), 0, 1);
         fb_gguf_writer_free(w);
         assert_int_equal(files(), 0);
     }
@@ -218,7 +218,7 @@ static void test_full_disk(void **state) {
     fb_status status = finish(w, &err);
     setrlimit(RLIMIT_FSIZE, &before);
     signal(SIGXFSZ, SIG_DFL);
-    assert_refused(status, FB_ERROR_FILE, &err, "out.gguf|File too large");
+    assert_refused(status, FB_ERROR_SYSTEM, &err, "out.gguf|File too large");
     fb_gguf_writer_free(w);
     assert_int_equal(files(), 0);
 }
@@ -243,8 +243,8 @@ static void test_copy(void **state) {
     assert_ok(fb_gguf_writer_finish(w, &size, &err), &err);
     fb_gguf_writer_free(w);
     assert_ok(fb_gguf_open(copy, &second, &err), &err);
-    assert_int_equal(json_object_size(second->values), 6);
-    assert_true(json_equal(first->values, second->values));
+    assert_int_equal(fb_json_size(second->values), 6);
+    assert_true(fb_json_equal(first->values, second->values));
     const fb_gguf_array *texts = fb_gguf_find_array(second, "texts"),
                         *numbers = fb_gguf_find_array(second, "numbers");
     assert_int_equal(texts->count, 2);

@@ -13,7 +13,7 @@ static void maps_the_bytes(void **state) {
     fbt_file_write(path, "a\0b", 3);
     fb_map map;
     fb_error err;
-    assert_true(fb_map_exists(path));
+    assert_false(fb_map_missing(path));
     assert_ok(fb_map_open(path, &map, &err), &err);
     assert_int_equal(map.size, 3);
     assert_memory_equal(map.data, "a\0b", 3);
@@ -49,9 +49,14 @@ static void refuses_what_is_no_file(void **state) {
     assert_refused(fb_map_open(fifo, &map, &err), FB_ERROR_FILE, &err,
                    "fifo|not a regular file"); /* and does not wait */
     assert_null(map.data);
-    assert_false(fb_map_exists(missing));
-    assert_false(fb_map_exists(dir));
-    assert_false(fb_map_exists(fifo));
+    assert_true(fb_map_missing(missing));
+    assert_false(fb_map_missing(dir));
+    assert_false(fb_map_missing(fifo));
+    char *link = fbt_format("%s/link", dir);
+    assert_int_equal(symlink("nowhere", link), 0);
+    assert_false(fb_map_missing(link));
+    assert_refused(fb_map_open(link, &map, &err), FB_ERROR_FILE, &err, "link|a link to nothing");
+    free(link);
     free(fifo);
     free(missing);
     fbt_dir_remove(dir);

@@ -197,8 +197,8 @@ static int64_t layer_barriers(const fb_program *p) {
     return count;
 }
 
-/* What the ops of a plan may not do where threads do not meet: one thread may be at the last op of a run that
- * is joined while another is at the first, which still reads and writes what is its own. */
+/* What ops must not do if no barrier lies between them: one worker may be at the last op of a joined run
+ * while another is at the first, which still reads and writes its part. */
 static int check_joined(const char *name, const fb_program *p) {
     const fb_op *ops = p->ops[FB_BODY];
     int joined = 0;
@@ -236,18 +236,18 @@ static void joined_ops_keep_apart(void **state) {
     }
 }
 
-/* Threads meet before rope_kv where they cannot have whole KV heads each, or not equally many. */
+/* There is a barrier before rope_kv if workers cannot take whole KV heads, or not equally many. */
 static void uneven_heads(void **state) {
     (void)state;
     fb_model *m = open_quantised("neox-parallel");
     fb_plan *plan = plan_of(m, FB_FUSE_ALL, true, false);
     const fb_program *p = &plan->program;
-    for (int32_t lanes = 1; lanes <= 2 * p->kv_heads; lanes++) {
+    for (int32_t workers = 1; workers <= 2 * p->kv_heads; workers++) {
         assert_int_equal(p->ops[FB_BODY][0].kind, FB_OP_LINEAR_GROUP);
-        assert_int_equal(fb_program_barrier(p, FB_BODY, 0, lanes), p->kv_heads % lanes != 0);
-        assert_int_equal(fb_program_barrier(p, FB_BODY, 1, lanes), p->kv_heads < lanes);
+        assert_int_equal(fb_program_barrier(p, FB_BODY, 0, workers), p->kv_heads % workers != 0);
+        assert_int_equal(fb_program_barrier(p, FB_BODY, 1, workers), p->kv_heads < workers);
     }
-    /* And where all queries lie before all keys, and these before all values. */
+    /* And if all queries come before all keys, and these before all values. */
     for (int k = 0; k < 3; k++) {
         fb_value *v = &plan->program.values[p->ops[FB_BODY][1].in[k]];
         v->offset = k * v->heads * v->width;
@@ -256,7 +256,7 @@ static void uneven_heads(void **state) {
     assert_true(fb_program_barrier(p, FB_BODY, 0, 2));
     free(plan);
     fb_model_free(m);
-    /* And where a head's outputs are no whole grains: 2 KV heads of 11. */
+    /* And if a head's outputs are not whole grains: 2 KV heads of 11. */
     m = open_quantised("llama-llama3-bias");
     plan = plan_of(m, FB_FUSE_ALL, true, false);
     p = &plan->program;
@@ -267,7 +267,7 @@ static void uneven_heads(void **state) {
     fb_model_free(m);
 }
 
-/* With all fuses lanes meet as often as they do for float weights. */
+/* With all fuses there are as many barriers as with float weights. */
 static void barriers(void **state) {
     (void)state;
     static const struct {
@@ -281,7 +281,7 @@ static void barriers(void **state) {
                 *floats = plan_of(m, FB_FUSE_ALL, true, true);
         assert_int_equal(layer_barriers(&all->program), rows[i].a_layer);
         assert_int_equal(layer_barriers(&floats->program), rows[i].a_layer);
-        /* And as often more, plain, as there are values to quantise. */
+        /* The plain program has one more barrier for each value that is quantised. */
         free(floats);
         floats = plan_of(m, 0, true, true);
         assert_int_equal(layer_barriers(&none->program) - layer_barriers(&floats->program),

@@ -201,6 +201,28 @@ static void why_not(void **state) {
     }
 }
 
+/* ---- without memory ---- */
+
+static const char *no_memory(const void *arg, const fb_program *program) {
+    (void)arg;
+    (void)program;
+    return FB_NO_MEMORY;
+}
+
+/* To leave the fuse out would give other bits. */
+static void no_memory_is_no_plan(void **state) {
+    (void)state;
+    fb_model *model = fbt_golden_open("llama-gqa-tied");
+    fb_plan_options options = {.fuses = FB_FUSE_ALL, .graph = true, .step_why_not = no_memory};
+    fb_plan plan;
+    fb_error err;
+    assert_refused(fb_plan_make(&model->spec->program, &options, &plan, &err), FB_ERROR_MEMORY, &err,
+                   "step|memory");
+    options.fuses &= ~FB_FUSE_BIT(FB_FUSE_STEP);
+    assert_ok(fb_plan_make(&model->spec->program, &options, &plan, &err), &err);
+    fb_model_free(model);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(words),
@@ -208,6 +230,7 @@ int main(void) {
         cmocka_unit_test(any_subset_is_a_program),
         cmocka_unit_test(any_subset_gives_the_same_bits),
         cmocka_unit_test(why_not),
+        cmocka_unit_test(no_memory_is_no_plan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

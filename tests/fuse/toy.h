@@ -2,6 +2,7 @@
 #ifndef FB_TESTS_FUSE_TOY_H
 #define FB_TESTS_FUSE_TOY_H
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "backend/single.h"

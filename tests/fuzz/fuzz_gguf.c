@@ -21,7 +21,8 @@ static void check_entry(const fb_tensor_table *table, const fb_tensor_entry *ent
     (void)sink;
 }
 
-static void check_arrays(const fb_gguf *gguf, const uint8_t *end) {
+static void check_arrays(const fb_gguf *gguf) {
+    const uint8_t *end = gguf->metadata + gguf->metadata_size;
     for (int64_t i = 0; i < gguf->array_count; i++) {
         const fb_gguf_array *array = &gguf->arrays[i];
         REQUIRE(fb_gguf_find_array(gguf, array->key) == array);
@@ -73,7 +74,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     }
     for (int64_t i = 0; i < fb_tensors_count(gguf->tensors); i++)
         check_entry(gguf->tensors, fb_tensors_at(gguf->tensors, i), bytes, size);
-    check_arrays(gguf, bytes + size);
+    check_arrays(gguf);
     check_spec(gguf);
     check_tokenizer(gguf);
     fb_gguf_free(gguf);

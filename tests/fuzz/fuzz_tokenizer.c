@@ -8,7 +8,7 @@
 static const char text[] =
     " Once upon\ta time, it's 2024\r\n\n\xff e\xcc\x81\xf0\x9f\x98\x80 <|endoftext|>  abab";
 
-/* Whatever the tokenizer is, its own ids decode. */
+/* Whatever the tokenizer is, its own ids decode, unless its decoder makes too much of them. */
 static void round_trip(const fb_tokenizer *tokenizer, bool special) {
     int32_t *ids = NULL;
     int64_t count = 0;
@@ -21,8 +21,12 @@ static void round_trip(const fb_tokenizer *tokenizer, bool special) {
         return;
     }
     for (int64_t i = 0; i < count; i++) REQUIRE(ids[i] >= 0 && ids[i] < fb_tokenizer_vocab(tokenizer));
-    REQUIRE(fb_tokenizer_decode(tokenizer, ids, count, special, &back, &bytes, &err) == FB_OK);
-    REQUIRE(back[bytes] == 0);
+    status = fb_tokenizer_decode(tokenizer, ids, count, special, &back, &bytes, &err);
+    if (status == FB_OK)
+        REQUIRE(back[bytes] == 0);
+    else
+        require_refusal(status, &err, back);
+    REQUIRE(status == FB_OK || status == FB_ERROR_UNSUPPORTED);
     free(back);
     free(ids);
 }

@@ -3,6 +3,8 @@
 #
 #     build      make, unless programs are given (below)
 #     kernels    every kernel against the reference, fused ones against plain ones; sessions in several threads
+#     ops        single ops on a caller's memory and stream, against the reference; captured in graphs
+#     python     python/tests/torch on the GPU; what runs on the CPU alone, make test-python runs
 #     goldens    the reference answers with the planner's fuses, in three activation types
 #     proofs     each fuse against the plain program
 #     step       the layers of a step in one kernel: the bits of the same ops, launched one by one
@@ -13,11 +15,14 @@
 #     racecheck  compute-sanitizer: races in shared memory, on fewer cases
 #     hf         a Pythia-2.8B-shaped model against Hugging Face in float32 and float16
 #     bench      bench/gpu.py
+#     torch-bench  bench/torch_decode.py and the scripts of examples/python, each of which checks before it times
 #
 # Where the C libraries to build with are missing, give programs that were built elsewhere:
 #     FUSEBOX=path/to/fusebox   with libfusebox_cuda.so beside it, or in FUSEBOX_CUDA_LIBRARY
 #     TESTS=dir                 of the test programs: dir/backend/cuda/test_linear, …  (default: FUSEBOX's folder/tests)
+#     build/python/files        of `make python-files`, or the package installed: for python and torch-bench
 # ARCH=90a builds for one architecture only. CASES="gpt2 …" takes these goldens only. OUT=dir keeps logs and results (default: a new folder, which is named).
+# DECODE_ARGS goes to bench/torch_decode.py: --no-compile saves minutes. Stages that need what is not here are skipped.
 #
 # A stage that takes longer than its budget fails. The last lines are a table; the exit status is 0 if no stage failed.
 set -u
@@ -44,7 +49,7 @@ one_program() { # one_program NAME COMMAND...: shows what failed, or one line
     local name=$1 log=$OUT/$1.log status=0
     shift
     "$@" >"$log" 2>&1 || status=$?
-    if [ $status -eq 0 ] && ! grep -qE '^not ok' "$log"; then
+    if [ $status -eq 0 ] && ! grep -E '^not ok' "$log" | grep -qv '# SKIP'; then
         echo "ok - $name ($(grep -cE '^ok' "$log"))"
     else
         echo "not ok - $name: exit status $status"
@@ -77,8 +82,34 @@ step_line() { # step_line MODEL LAUNCHES OPTION...: of a step; compute-sanitizer
     echo "not ok - $name: other bits, or not one kernel"
     return 1
 }
+# torch_missing MODULE...: true, and says which, if torch, a GPU or a module is not here; what crashes is here, and fails.
+torch_missing() {
+    python3 - "$@" <<'CHECK'
+import importlib, sys
+for name in ("torch", *sys.argv[1:]):
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        print(f"{name}: {error}")
+        sys.exit(0)
+if sys.modules["torch"].cuda.is_available():
+    sys.exit(1)
+print("PyTorch finds no GPU")
+CHECK
+}
+one_pytest() { # one_pytest FILE: all but the tests of the CPU; the last line says how many
+    local name
+    name=python-$(basename "$1" .py)
+    one_program "$name" python3 -m pytest -c python/pyproject.toml -p no:cacheprovider -k "not cpu" "$1" || return 1
+    echo "    $(tail -n 1 "$OUT/$name.log")"
+}
+one_script() { # one_script FILE ARGUMENT...
+    local name
+    name=torch-bench-$(basename "$1" .py)
+    one_program "$name" python3 -B "$@"
+}
 export goldens
-export -f step_line one_program one_kernel one_golden golden_line proof_line stream_line model_of
+export -f step_line one_program one_kernel one_golden golden_line proof_line stream_line model_of one_pytest
 
 families="fused linear attention norm rope embed activation quantize elementwise"
 
@@ -90,12 +121,22 @@ stage_build() {
         [ -x "$FUSEBOX" ] && [ -f "$FUSEBOX_CUDA_LIBRARY" ] || { echo "not there: $FUSEBOX or $FUSEBOX_CUDA_LIBRARY"; return 1; }
         return 77
     fi
-    make --no-print-directory -j"$cores" BUILD="$BUILD" CUDA_ARCH="$ARCH" all tests
+    make --no-print-directory -j"$cores" BUILD="$BUILD" CUDA_ARCH="$ARCH" all tests python-files
 }
 stage_kernels() {
     export PREFIX=kernel- WRAPPER= FUSEBOX_KERNELS_EVERY=${FUSEBOX_KERNELS_EVERY:-2}
     ls "$TESTS"/backend/cuda/test_linear >/dev/null || return 1
     printf '%s\n' $families threads | all one_kernel
+}
+stage_ops() {
+    local op status=0
+    for op in norm elementwise linear rope attention quantize context; do one_program "op-$op" "$TESTS/ops/test_$op" || status=1; done
+    return $status
+}
+stage_python() {
+    export PYTHONPATH=$PWD/python/src${PYTHONPATH:+:$PYTHONPATH}
+    torch_missing pytest transformers && return 77
+    ls python/tests/torch/test_*.py | all one_pytest
 }
 stage_goldens() {
     for case in $cases; do
@@ -197,18 +238,29 @@ stage_bench() {
     [ -f bench/gpu.py ] || { echo "bench/gpu.py is not here"; return 77; }
     python3 bench/gpu.py --fusebox "$FUSEBOX" --out "$OUT/bench" ${BENCH_ARGS:-}
 }
+stage_torch-bench() {
+    local status=0 name
+    export PYTHONPATH=$PWD/python/src${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
+    torch_missing transformers && return 77
+    mkdir -p "$OUT/torch-bench"
+    for name in layer_norm_residual mlp_strategies q4_0_fused_quantise triton_comparison gpt_neox_streaming; do
+        one_script examples/python/$name.py --out "$OUT/torch-bench" || status=1
+    done
+    one_script bench/torch_decode.py --json "$OUT/torch-bench/torch_decode.json" ${DECODE_ARGS:-} || status=1
+    return $status
+}
 
 # ---- the run ------------------------------------------------------------------------------------------------------------
 
-# Seconds that each may take, times SLOW; without the build, 10 minutes in all.
+# Seconds that each may take, times SLOW.
 budget() { echo $(($(seconds_of "$1") * ${SLOW:-1})); }
 seconds_of() {
     case $1 in
-    build) echo 420 ;; kernels) echo 90 ;; goldens) echo 40 ;; proofs) echo 60 ;; step) echo 40 ;; streams) echo 120 ;; agree) echo 30 ;; twice) echo 60 ;;
-    memcheck) echo 60 ;; racecheck) echo 60 ;; hf) echo 80 ;; bench) echo 170 ;;
+    build) echo 420 ;; kernels) echo 90 ;; ops) echo 20 ;; python) echo 200 ;; goldens) echo 40 ;; proofs) echo 60 ;; step) echo 40 ;; streams) echo 120 ;; agree) echo 30 ;; twice) echo 60 ;;
+    memcheck) echo 60 ;; racecheck) echo 60 ;; hf) echo 80 ;; bench) echo 170 ;; torch-bench) echo 400 ;;
     esac
 }
-stages="build kernels goldens proofs step streams agree twice memcheck racecheck hf bench"
+stages="build kernels ops python goldens proofs step streams agree twice memcheck racecheck hf bench torch-bench"
 for stage in "$@"; do
     case " $stages " in *" $stage "*) ;; *) echo "tests/gpu/run.sh: unknown stage: $stage ($stages)" >&2; exit 2 ;; esac
 done
@@ -233,10 +285,10 @@ for stage in ${@:-$stages}; do
     grep -vE '^ok' "$OUT/$stage.txt" | tail -n 60
     case $verdict in FAIL*) failed=1 ;; esac
     counted="$(grep -cE '^ok' "$OUT/$stage.txt") ok, $(grep -cE '^not ok' "$OUT/$stage.txt") not ok"
-    table+=$(printf '%-10s %-20s %5d.%d s  %s' "$stage" "$verdict" $((seconds / 10)) $((seconds % 10)) "$counted")$'\n'
+    table+=$(printf '%-11s %-20s %5d.%d s  %s' "$stage" "$verdict" $((seconds / 10)) $((seconds % 10)) "$counted")$'\n'
 done
 echo
-printf '%-10s %-20s %8s\n' stage verdict time
+printf '%-11s %-20s %8s\n' stage verdict time
 printf '%s' "$table"
 echo "logs: $OUT"
 exit $failed

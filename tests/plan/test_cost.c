@@ -73,9 +73,9 @@ static void counts_neox(void **state) {
     assert_cost(cost_of(&o, FB_BODY, FB_OP_ADD, 0, &step), 0, 2 * 64 * 4, 64 * 4, 0, 64);
     assert_cost(cost_of(&o, FB_EPILOGUE, FB_OP_LINEAR, 0, &step), 320 * 64 * 2, 64 * 4, 320 * 4, 0,
                 2 * 320 * 64);
-    /* One row is one lane's. */
-    assert_int_equal(cost_of(&o, FB_BODY, FB_OP_LAYERNORM, 0, &step).lanes, 1);
-    assert_int_equal(cost_of(&o, FB_BODY, FB_OP_LINEAR, 0, &step).lanes, 2);
+    /* One worker computes a row. */
+    assert_int_equal(cost_of(&o, FB_BODY, FB_OP_LAYERNORM, 0, &step).workers, 1);
+    assert_int_equal(cost_of(&o, FB_BODY, FB_OP_LINEAR, 0, &step).workers, 2);
     close_case(&o);
 }
 
@@ -112,7 +112,7 @@ static void counts_fused(void **state) {
                 2 * 448 * 64 + 448 + 2 * 8 * 64 + FB_FLOPS_FUNCTION * 256);
     assert_cost(cost_of(&o, FB_BODY, FB_OP_ATTN_FLASH, 0, &step), 0, 64 * 4, 64 * 4, 2 * 10 * 64 * 4,
                 4 * 10 * 64 + 4 * 10 * (3 + FB_FLOPS_FUNCTION));
-    /* A lane's best and its column. */
+    /* A worker's best and its column. */
     assert_int_equal(cost_of(&o, FB_EPILOGUE, FB_OP_HEAD_ARGMAX, 0, &step).act_written, 2 * 8);
     close_case(&o);
 }
@@ -132,7 +132,7 @@ static void assert_work(fb_cost c, fb_term term, double calls, double units) {
     assert_true(c.work[term].calls == calls && c.work[term].units == units);
 }
 
-/* Q8_0: 34 bytes for 32 weights; a row of 64 is 2 blocks of 40 bytes. Of two lanes each has half. */
+/* Q8_0: 34 bytes for 32 weights; a row of 64 is 2 blocks of 40 bytes. Of two workers each has half. */
 static void counts_quantised(void **state) {
     (void)state;
     static const char path[] = "tests/data/gguf/neox-parallel-q8_0.gguf";
@@ -147,7 +147,7 @@ static void counts_quantised(void **state) {
     assert_work(linear, FB_TERM_QUANTIZE, 0, 0);
     assert_work(linear, FB_TERM_DECODED, 0, 0);
     close_case(&o);
-    /* Within: every lane quantises the whole row. */
+    /* Inside the projection: every worker quantises the whole row. */
     o = open_path(path, FB_FUSE_BIT(FB_FUSE_QUANT_GEMM), false);
     linear = cost_of(&o, FB_BODY, FB_OP_LINEAR, 0, &step);
     assert_cost(linear, qkv, 64 * 4, 192 * 4, 0, 2 * 192 * 64 + 192 + 4 * 64);

@@ -16,7 +16,7 @@ static const fb_shape step = {1, 9, 1, 1, FB_F32, FB_F32};
 
 /* Everything is free. */
 static fb_machine free_gpu(void) {
-    fb_machine m = {.gpu = true, .lanes = 1, .act = FB_F32, .flops = INFINITY};
+    fb_machine m = {.gpu = true, .workers = 1, .act = FB_F32, .flops = INFINITY};
     for (int i = 0; i < FB_CURVE_POINTS; i++) m.bytes[i] = i + 1, m.bandwidth[i] = INFINITY;
     return m;
 }

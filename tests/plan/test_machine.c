@@ -58,7 +58,7 @@ static void keeps_and_finds(void **state) {
     assert_true(fabs(found.barrier - saved.barrier) < 1e-12);
     assert_true(fabs(found.term[FB_TERM_GELU].units - 3e-9) < 1e-15);
     assert_true(fabs(found.bandwidth[3] - 12345e6) < 1);
-    /* Of other lanes, kernels and dtypes there is none. */
+    /* There is none for other numbers of workers, kernels or dtypes. */
     assert_false(fb_machine_load(folder, 1, "portable", FB_F32, &found));
     assert_false(fb_machine_load(folder, 2, "ref", FB_F32, &found));
     assert_false(fb_machine_load(folder, 2, "portable", FB_F16, &found));

@@ -28,14 +28,15 @@ static void totals_add_up(void **state) {
     fb_machine m;
     assert_non_null(price);
     fb_machine_assume(&m, 2, FB_F32);
-    m = (fb_machine){.lanes = 2, .overlap = 1, .barrier = 1};
+    m = (fb_machine){.workers = 2, .overlap = 1, .barrier = 1};
     for (int i = 0; i < FB_CURVE_POINTS; i++) m.bytes[i] = i + 1, m.bandwidth[i] = INFINITY;
     /* 2 before the layers, 15 in each of 8, 2 after; fused 2 in each. */
     assert_true(total(model, 0, &m, &shape, price) == 2 + 8 * 15 + 2);
     assert_int_equal(price->layer_barriers, 15);
     assert_true(total(model, FB_FUSE_ALL, &m, &shape, price) == 2 + 8 * 2 + 2);
     assert_int_equal(price->layer_barriers, 2);
-    /* Bytes alone: the footprint over the bandwidth, and twice that for norms, whose one lane has half of it.
+    /* Bytes alone: the footprint over the bandwidth, and twice that for norms, whose one worker has half of
+     * it.
      */
     m.barrier = 0;
     for (int i = 0; i < FB_CURVE_POINTS; i++) m.bandwidth[i] = 1;
@@ -47,7 +48,7 @@ static void totals_add_up(void **state) {
 
 static uint32_t chosen(const fb_model *model, const fb_machine *m) {
     fb_plan_options options = {.fuses = FB_FUSE_ALL, .greedy = true};
-    fb_shape shape = {1, 60, 1, m->lanes, FB_F32, FB_F32};
+    fb_shape shape = {1, 60, 1, m->workers, FB_F32, FB_F32};
     fb_error err;
     assert_ok(fb_plan_choose(&model->spec->program, model->weights, m, &shape, &options, &err), &err);
     fb_price *price = malloc(sizeof *price);
@@ -70,7 +71,7 @@ static void keeps_what_is_free(void **state) {
     }
 }
 
-/* A fuse whose kernel is slow on a machine is not for it. */
+/* A fuse whose kernel is slow on a machine is not chosen there. */
 /* What changes the bits of an answer is not chosen by measurement. */
 static void keeps_the_bits(void **state) {
     (void)state;
@@ -78,7 +79,7 @@ static void keeps_the_bits(void **state) {
     fb_machine m;
     fb_machine_assume(&m, 2, FB_F32);
     m.term[FB_TERM_FLASH].units = 1e-6;
-    fb_shape shape = {.rows = 1, .position = 64, .epilogue_rows = 1, .lanes = 2, .act = FB_F32};
+    fb_shape shape = {.rows = 1, .position = 64, .epilogue_rows = 1, .workers = 2, .act = FB_F32};
     fb_plan_options options = {.fuses = FB_FUSE_ALL, .greedy = true};
     fb_error err;
     assert_ok(fb_plan_choose(&model->spec->program, model->weights, &m, &shape, &options, &err), &err);

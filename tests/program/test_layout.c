@@ -12,9 +12,9 @@
 #include "program/build.h"
 #include "support/support.h"
 
-enum { MOST_LANES = 8, MOST_TOUCHED = FB_MAX_OPS * (FB_MAX_IN + FB_MAX_OUT) };
+enum { MOST_WORKERS = 8, MOST_TOUCHED = FB_MAX_OPS * (FB_MAX_IN + FB_MAX_OUT) };
 
-/* What an op of the present run reads or writes. */
+/* What an op of the current run reads or writes. */
 typedef struct touch {
     const fb_op *op;
     int32_t storage, buffer;
@@ -23,7 +23,7 @@ typedef struct touch {
 typedef struct machine {
     const fb_program *p;
     const fb_layout *layout;
-    int32_t lanes; /* 1: there is nobody to wait for */
+    int32_t workers; /* 1: there is nobody to wait for */
     touch touched[MOST_TOUCHED];
     int32_t touches;
     int32_t joined;                   /* ops so far that were followed by no barrier */
@@ -107,7 +107,7 @@ static void run_op(machine *m, const fb_op *op) {
 static void run_section(machine *m, fb_section section) {
     for (int32_t i = 0; i < m->p->op_count[section] && !*m->fault; i++) {
         run_op(m, &m->p->ops[section][i]);
-        if (m->lanes == 1 || fb_program_barrier(m->p, section, i, m->lanes))
+        if (m->workers == 1 || fb_program_barrier(m->p, section, i, m->workers))
             m->touches = 0;
         else
             m->joined++;
@@ -133,23 +133,23 @@ static void run_program(machine *m) {
         }
 }
 
-/* With any number of workers. Returns how many ops of the program are followed by no barrier, at most. */
+/* Checks a layout with 1 to MOST_WORKERS workers. Returns the largest number of ops that no barrier follows.
+ */
 static int32_t check_layout(const fb_program *p, const char *what) {
     fb_layout layout;
     fb_error err;
     int32_t most = 0;
     assert_ok(fb_layout_make(p, &layout, &err), &err);
-    for (int32_t lanes = 1; lanes <= MOST_LANES; lanes++) {
-        machine m = {.p = p, .layout = &layout, .lanes = lanes};
+    for (int32_t workers = 1; workers <= MOST_WORKERS; workers++) {
+        machine m = {.p = p, .layout = &layout, .workers = workers};
         run_program(&m);
-        if (*m.fault) fail_msg("%s, %d workers: %s", what, lanes, m.fault);
+        if (*m.fault) fail_msg("%s, %d workers: %s", what, workers, m.fault);
         if (m.joined > most) most = m.joined;
     }
     return most;
 }
 
-/* ---- the architectures
- * ------------------------------------------------------------------------------------- */
+/* ---- the architectures ---- */
 
 static fb_spec *describe(const char *path) {
     size_t size;
@@ -175,8 +175,7 @@ static void architectures(void **state) {
     }
 }
 
-/* ---- after fuses
- * ------------------------------------------------------------------------------------------- */
+/* ---- after fuses ---- */
 
 static const char *const goldens[] = {
     "neox-parallel", "neox-serial",       "neox-old-nobias",      "neox-fast-tied", "llama-gqa-tied",
@@ -235,8 +234,7 @@ static void fused_architectures(void **state) {
     fb_model_free(quantised);
 }
 
-/* ---- the check sees what is wrong
- * -------------------------------------------------------------------------- */
+/* ---- the check sees what is wrong ---- */
 
 static void give_buffer(const fb_program *p, fb_layout *layout, int32_t storage, int32_t buffer) {
     for (int32_t v = 0; v < p->value_count; v++)
@@ -258,7 +256,7 @@ static void the_check_can_fail(void **state) {
                 continue;
             fb_layout bad = good;
             give_buffer(p, &bad, a, good.buffer[b]);
-            machine m = {.p = p, .layout = &bad, .lanes = 1};
+            machine m = {.p = p, .layout = &bad, .workers = 1};
             run_program(&m);
             faults += *m.fault != 0;
             pairs++;
@@ -275,8 +273,8 @@ static const fb_op *find_op(const fb_program *p, fb_op_kind kind) {
     return NULL;
 }
 
-/* What attention writes takes the place of what the projections read, which nobody reads later. One worker
- * may do so; of two, the other may still be at its projections. */
+/* Attention's output gets the buffer that the projections read, which is not read later. With one worker this
+ * is correct. With two, the other worker may still read it in its projections. */
 static void the_check_sees_runs(void **state) {
     (void)state;
     fb_spec *spec = describe(FBT_GOLDENS "/llama-gqa-tied/config.json");
@@ -293,10 +291,10 @@ static void the_check_sees_runs(void **state) {
     layout.cols[shared] = p->hidden;
     give_buffer(p, &layout, p->values[find_op(p, FB_OP_LINEAR_GROUP)->in[0]].storage, shared);
     give_buffer(p, &layout, find_op(p, FB_OP_ATTN_FLASH)->out[0], shared);
-    for (int32_t lanes = 1; lanes <= 2; lanes++) {
-        machine m = {.p = p, .layout = &layout, .lanes = lanes};
+    for (int32_t workers = 1; workers <= 2; workers++) {
+        machine m = {.p = p, .layout = &layout, .workers = workers};
         run_program(&m);
-        if (lanes == 1)
+        if (workers == 1)
             assert_string_equal(m.fault, "");
         else
             assert_non_null(strstr(m.fault, "an earlier op of its run"));
@@ -305,8 +303,8 @@ static void the_check_sees_runs(void **state) {
     fb_spec_free(spec);
 }
 
-/* A residual that the projection reads as its input, too, cannot be written over, though it is not read
- * again. */
+/* A residual that the projection also reads as its input cannot be overwritten, though it is not read again.
+ */
 static void a_residual_that_is_read_twice(void **state) {
     (void)state;
     static fb_program program;
@@ -329,8 +327,7 @@ static void a_residual_that_is_read_twice(void **state) {
     assert_int_equal(layout.buffer[sum], layout.buffer[x]);
 }
 
-/* ---- programs at random
- * ------------------------------------------------------------------------------------ */
+/* ---- programs at random ---- */
 
 static int32_t pick(fbt_random *random, const int32_t *from, int32_t count) {
     return from[fbt_random_below(random, count)];
@@ -410,8 +407,7 @@ static void random_programs(void **state) {
     assert_true(accepted > 1000 && refused > 100);
 }
 
-/* ---- faults of a program
- * ----------------------------------------------------------------------------------- */
+/* ---- faults of a program ---- */
 
 static void read_before_written(void **state) {
     (void)state;

@@ -1,8 +1,11 @@
 /* A session is cancelled: what was running stops, what is done stays, and it goes on from there. */
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/clock.h"
 #include "support/support.h"
 
 enum { PROMPT = 40, CHUNK = 8 };
@@ -110,9 +113,92 @@ static void another_thread_may_cancel(void **state) {
     end(&f);
 }
 
+/* ---- inside an op: with the slow kernels one takes seconds ---- */
+
+typedef struct late {
+    fb_session *session;
+    double at;     /* when it was cancelled */
+    int64_t shown; /* hidden states */
+    bool numbers;  /* all of them */
+} late;
+
+static void *cancel_late(void *arg) {
+    late *l = arg;
+    usleep(100000);
+    l->at = fb_now();
+    fb_session_cancel(l->session);
+    return NULL;
+}
+
+static bool on_hidden(void *user, int64_t layer, int64_t position, const float *hidden, int64_t rows,
+                      int64_t cols) {
+    late *l = user;
+    (void)layer;
+    (void)position;
+    l->shown++;
+    for (int64_t i = 0; i < rows * cols; i++) l->numbers = l->numbers && isfinite(hidden[i]);
+    return true;
+}
+
+static void stops_soon(const fb_model *model, const char *isa, const char *fuse) {
+    enum { TOKENS = 480, AFTER = 3 };
+    static int32_t ids[TOKENS];
+    fb_session_options options;
+    fb_error err;
+    pthread_t thread;
+    late l = {.numbers = true};
+    for (int i = 0; i < TOKENS; i++) ids[i] = i * 7 % 300;
+    fb_session_options_default(&options);
+    options.backend = "cpu";
+    options.isa = isa;
+    options.fuse = fuse;
+    options.threads = 1;
+    options.on_hidden = on_hidden;
+    options.user = &l;
+    assert_ok(fb_session_create(model, &options, &l.session, &err), &err);
+    assert_int_equal(pthread_create(&thread, NULL, cancel_late, &l), 0);
+    fb_status status = FB_OK;
+    while (status == FB_OK) { /* fast kernels may be through with the first */
+        fb_session_trim(l.session, 0, NULL);
+        status = fb_session_prefill(l.session, ids, TOKENS, &err);
+    }
+    double took = fb_now();
+    pthread_join(thread, NULL);
+    assert_refused(status, FB_ERROR_STOPPED, &err, "cancelled");
+    double limit = FBT_SANITIZED ? 5 : 0.5;
+    if (took - l.at > limit)
+        fail_msg("%s, %s: stopped after %.2f s (at most %.1f)", isa, fuse, took - l.at, limit);
+    assert_true(l.numbers);
+    /* And then it gives what a new one gives. */
+    fb_session *other;
+    const float *have, *want;
+    int64_t rows, vocab;
+    assert_ok(fb_session_create(model, &options, &other, &err), &err);
+    fb_session_trim(l.session, 0, NULL);
+    assert_ok(fb_session_prefill(l.session, ids, AFTER, &err), &err);
+    assert_ok(fb_session_prefill(other, ids, AFTER, &err), &err);
+    assert_ok(fb_session_logits(l.session, &have, &rows, &vocab, &err), &err);
+    assert_ok(fb_session_logits(other, &want, &rows, &vocab, &err), &err);
+    assert_memory_equal(have, want, (size_t)(rows * vocab) * sizeof *have);
+    fb_session_free(other);
+    fb_session_free(l.session);
+}
+
+static void every_isa_stops_soon(void **state) {
+    (void)state;
+    fb_model *model;
+    fb_error err;
+    assert_ok(fb_model_open(FBT_STORYTELLER, &model, &err), &err);
+    stops_soon(model, "ref", "none");
+    stops_soon(model, "ref", "all");
+    stops_soon(model, "portable", "none");
+    stops_soon(model, NULL, "all");
+    fb_model_free(model);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(prefill_keeps_its_chunks),
-                                       cmocka_unit_test(next_call_is_stopped_once),
-                                       cmocka_unit_test(another_thread_may_cancel)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(prefill_keeps_its_chunks), cmocka_unit_test(next_call_is_stopped_once),
+        cmocka_unit_test(another_thread_may_cancel), cmocka_unit_test(every_isa_stops_soon)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Far along a stream: only distances count, so that a token after two billion others is foreseen as it would
- * be after a few, up to what the rotation of a distant position rounds. */
+/* Far along a stream only distances count: a token after two billion others is predicted as after a few,
+ * except for the rounding of a distant position's rotation. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -23,7 +23,7 @@ static void start(far_run *r, const char *name, const char *fuse) {
     fb_plan_options plan = {.sinks = SINKS, .window = WINDOW};
     assert_ok(fb_fuse_parse(fuse, &plan.fuses, &automatic, &err), &err);
     assert_ok(fb_plan_make(&r->model->spec->program, &plan, &r->plan, &err), &err);
-    fb_ring ring = {.sinks = SINKS, .window = WINDOW, .begin = FB_KV_LANES, .size = WINDOW + 1};
+    fb_ring ring = {.sinks = SINKS, .window = WINDOW, .begin = FB_KV_GROUP, .size = WINDOW + 1};
     fb_executor_options options = {
         .threads = 2, .capacity = ring.begin + ring.size, .ring = ring, .chunk = 1, .epilogue_rows = 1};
     fb_bound bound = {&r->plan.program, r->model->weights};

@@ -1,5 +1,5 @@
-/* A session gives one answer: however the tokens come in, on however many threads, as often as it is asked.
- */
+/* A session gives one answer, however its tokens are divided into calls, on any number of threads, every
+ * time. */
 #include <malloc.h>
 #include <math.h>
 #include <stdlib.h>
@@ -64,8 +64,7 @@ static void assert_same(const fb_model *model, const float *a, float *b, const c
     free(b);
 }
 
-/* ---- identity ---------------------------------------------------------------------------------------------
- */
+/* ---- identity ---- */
 
 static void check_threads(const fb_model *model, const fb_session_options *base, const float *logits) {
     for (int32_t threads = 1; threads <= 4; threads++) {
@@ -180,8 +179,7 @@ static void cache_dtypes(void **state) {
     fb_model_free(model);
 }
 
-/* ---- hidden states ----------------------------------------------------------------------------------------
- */
+/* ---- hidden states ---- */
 
 typedef struct watch {
     int64_t layers, calls, next_layer, position; /* what must come next */
@@ -261,8 +259,7 @@ static void watching_is_free(void **state) {
     fb_model_free(model);
 }
 
-/* ---- stopping ---------------------------------------------------------------------------------------------
- */
+/* ---- stopping ---- */
 
 static bool stop_second(void *user, int64_t done, int64_t total) {
     assert_int_equal(total, TOKENS);
@@ -326,8 +323,7 @@ static void stopping(void **state) {
     fb_model_free(model);
 }
 
-/* ---- refusals ---------------------------------------------------------------------------------------------
- */
+/* ---- refusals ---- */
 
 static void refuse(const fb_model *model, const fb_session_options *options, const char *words) {
     fb_session *session = (fb_session *)(uintptr_t)1;
@@ -402,8 +398,7 @@ static void bad_tokens(void **state) {
     fb_model_free(model);
 }
 
-/* ---- counters and memory ----------------------------------------------------------------------------------
- */
+/* ---- counters and memory ---- */
 
 static int64_t calls_of(const fb_session *session, const char *op) {
     const char *name;
@@ -463,7 +458,7 @@ static void op_calls(void **state) {
     }
 }
 
-/* Where all tokens have the same score the first is the best, whichever lane has it, fused or not. */
+/* If all tokens have the same score the first is the best, whichever worker computes it, fused or not. */
 static void best_among_equals(void **state) {
     (void)state;
     fb_model *model = fbt_golden_open("neox-parallel");

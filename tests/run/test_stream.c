@@ -53,7 +53,7 @@ static double *slow_logits(const subject *s, const int32_t *ids, int64_t count, 
     return logits;
 }
 
-/* ---- the reference is right ---------------------------------------------------------------------------- */
+/* ---- the reference is right ---- */
 
 static const fb_tensor_entry *entry_of(const fb_tensor_table *table, const char *name, fb_stored_type type,
                                        int64_t count) {
@@ -115,7 +115,7 @@ static void slow_is_published(void **state) {
     }
 }
 
-/* ---- trials -------------------------------------------------------------------------------------------- */
+/* ---- trials ---- */
 
 typedef struct trial {
     const subject *s;
@@ -230,7 +230,7 @@ static void check_cache(const trial *t, const fb_session *session, int64_t most)
     assert_in_range(info.trimmable, least, position);
 }
 
-/* ---- the answers --------------------------------------------------------------------------------------- */
+/* ---- the answers ---- */
 
 static float *token_by_token(const trial *t, const int32_t *ids, int64_t count) {
     trial mine = *t;
@@ -305,7 +305,7 @@ static void answers(void **state) {
     }
 }
 
-/* ---- trims and forks ----------------------------------------------------------------------------------- */
+/* ---- trims and forks ---- */
 
 /* A session, and the tokens that it has been given and not taken back. */
 typedef struct teller {
@@ -464,7 +464,7 @@ static void families(void **state) {
     }
 }
 
-/* ---- refusals ------------------------------------------------------------------------------------------ */
+/* ---- refusals ---- */
 
 static void refuse(const fb_model *model, const fb_session_options *options, fb_status status,
                    const char *words) {

@@ -1,5 +1,4 @@
 #include <ftw.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,26 +92,4 @@ void fbt_file_copy(const char *from, const char *to) {
     void *bytes = fbt_file_read(from, &size);
     fbt_file_write(to, bytes, size);
     free(bytes);
-}
-
-void fbt_json_set(const char *path, const char *key, const char *json) {
-    json_t *root = json_load_file(path, 0, NULL);
-    if (!root) fail_msg("%s is not JSON", path);
-    char *names = fbt_format("%s", key), *rest = names, *name = strsep(&rest, ".");
-    json_t *object = root;
-    while (rest) {
-        object = json_object_get(object, name);
-        if (!object) fail_msg("%s has no %s of %s", path, name, key);
-        name = strsep(&rest, ".");
-    }
-    if (json) {
-        json_t *value = json_loads(json, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
-        if (!value) fail_msg("not JSON: %s", json);
-        assert_int_equal(json_object_set_new(object, name, value), 0);
-    } else {
-        assert_int_equal(json_object_del(object, name), 0);
-    }
-    assert_int_equal(json_dump_file(root, path, JSON_INDENT(2)), 0);
-    json_decref(root);
-    free(names);
 }

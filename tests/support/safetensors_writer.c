@@ -1,5 +1,4 @@
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,33 +16,34 @@ uint8_t *fbt_safetensors_bytes(const char *header, const void *data, size_t size
     return bytes;
 }
 
-static json_t *describe(const fbt_tensor *tensor, int64_t begin) {
-    json_t *shape = json_array();
-    for (int d = 0; d < tensor->dims; d++) json_array_append_new(shape, json_integer(tensor->shape[d]));
-    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", tensor->dtype, "shape", shape, "data_offsets",
-                     (json_int_t)begin, (json_int_t)(begin + (int64_t)tensor->size));
+static void describe(FILE *out, const fbt_tensor *tensor, int64_t begin) {
+    fprintf(out, "\"%s\":{\"dtype\":\"%s\",\"shape\":[", tensor->name, tensor->dtype);
+    for (int d = 0; d < tensor->dims; d++) fprintf(out, "%s%" PRId64, d ? "," : "", tensor->shape[d]);
+    fprintf(out, "],\"data_offsets\":[%" PRId64 ",%" PRId64 "]}", begin, begin + (int64_t)tensor->size);
 }
 
 void fbt_safetensors_write(const char *path, const fbt_tensor *tensors, size_t count, const char *metadata) {
-    json_t *root = json_object();
-    assert_non_null(root);
-    if (metadata)
-        assert_int_equal(json_object_set_new(root, "__metadata__", json_loads(metadata, 0, NULL)), 0);
+    char *header = NULL;
+    size_t length, total;
+    FILE *out = open_memstream(&header, &length);
+    assert_non_null(out);
+    fputs("{", out);
+    if (metadata) fprintf(out, "\"__metadata__\":%s%s", metadata, count ? "," : "");
     int64_t end = 0;
-    for (size_t i = 0; i < count; end += (int64_t)tensors[i++].size)
-        assert_int_equal(json_object_set_new(root, tensors[i].name, describe(&tensors[i], end)), 0);
+    for (size_t i = 0; i < count; end += (int64_t)tensors[i++].size) {
+        describe(out, &tensors[i], end);
+        if (i + 1 < count) fputs(",", out);
+    }
+    fputs("}", out);
+    assert_int_equal(fclose(out), 0);
     uint8_t *data = calloc(1, (size_t)end + 1);
     assert_non_null(data);
     size_t at = 0;
     for (size_t i = 0; i < count; at += tensors[i++].size)
         if (tensors[i].bytes && tensors[i].size) memcpy(data + at, tensors[i].bytes, tensors[i].size);
-    char *header = json_dumps(root, JSON_COMPACT);
-    assert_non_null(header);
-    size_t total;
     uint8_t *bytes = fbt_safetensors_bytes(header, data, (size_t)end, &total);
     fbt_file_write(path, bytes, total);
     free(bytes);
     free(header);
     free(data);
-    json_decref(root);
 }

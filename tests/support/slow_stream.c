@@ -128,21 +128,21 @@ static void read_llama(slow_model *m, const fb_tensor_table *t, int64_t i, slow_
     l->down = layer_affine(m, t, i, "mlp.down_proj", hidden, m->inner);
 }
 
-static int64_t whole(const json_t *config, const char *key) {
-    const json_t *value = json_object_get(config, key);
-    if (!json_is_integer(value)) fail_msg("slow_stream: config.json has no integer %s", key);
-    return json_integer_value(value);
+static int64_t whole(const fb_json *config, const char *key) {
+    const fb_json *value = fb_json_get(config, key);
+    if (!fb_json_is(value, FB_JSON_INT)) fail_msg("slow_stream: config.json has no integer %s", key);
+    return fb_json_int_of(value);
 }
 
-static void read_config(slow_model *m, const json_t *config, bool *tied) {
-    const char *type = json_string_value(json_object_get(config, "model_type"));
-    const json_t *rope = json_object_get(config, "rope_parameters");
+static void read_config(slow_model *m, const fb_json *config, bool *tied) {
+    const char *type = fb_json_text_of(fb_json_get(config, "model_type"));
+    const fb_json *rope = fb_json_get(config, "rope_parameters");
     assert_non_null(type);
     m->llama = strcmp(type, "llama") == 0;
     assert_true(m->llama || strcmp(type, "gpt_neox") == 0);
-    assert_string_equal(json_string_value(json_object_get(config, "hidden_act")), m->llama ? "silu" : "gelu");
-    assert_string_equal(json_string_value(json_object_get(rope, "rope_type")), "default");
-    assert_int_equal(json_is_true(json_object_get(config, "attention_bias")), !m->llama);
+    assert_string_equal(fb_json_text_of(fb_json_get(config, "hidden_act")), m->llama ? "silu" : "gelu");
+    assert_string_equal(fb_json_text_of(fb_json_get(rope, "rope_type")), "default");
+    assert_int_equal(fb_json_bool_of(fb_json_get(config, "attention_bias")), !m->llama);
     m->layers = whole(config, "num_hidden_layers");
     m->hidden = whole(config, "hidden_size");
     m->inner = whole(config, "intermediate_size");
@@ -150,20 +150,20 @@ static void read_config(slow_model *m, const json_t *config, bool *tied) {
     m->heads = whole(config, "num_attention_heads");
     m->kv_heads = m->llama ? whole(config, "num_key_value_heads") : m->heads;
     m->width = m->llama ? whole(config, "head_dim") : m->hidden / m->heads;
-    m->theta = json_number_value(json_object_get(rope, "rope_theta"));
-    m->eps = json_number_value(json_object_get(config, m->llama ? "rms_norm_eps" : "layer_norm_eps"));
-    double part = m->llama ? 1 : json_number_value(json_object_get(rope, "partial_rotary_factor"));
+    m->theta = fb_json_real_of(fb_json_get(rope, "rope_theta"));
+    m->eps = fb_json_real_of(fb_json_get(config, m->llama ? "rms_norm_eps" : "layer_norm_eps"));
+    double part = m->llama ? 1 : fb_json_real_of(fb_json_get(rope, "partial_rotary_factor"));
     m->rotary = (int64_t)((double)m->width * part);
     assert_true(m->theta > 1 && m->eps > 0 && m->rotary > 0 && m->rotary % 2 == 0);
-    m->parallel = json_is_true(json_object_get(config, "use_parallel_residual"));
-    *tied = json_is_true(json_object_get(config, "tie_word_embeddings"));
+    m->parallel = fb_json_bool_of(fb_json_get(config, "use_parallel_residual"));
+    *tied = fb_json_bool_of(fb_json_get(config, "tie_word_embeddings"));
 }
 
 slow_model *slow_open(const char *folder) {
     slow_model *m = calloc(1, sizeof *m);
     assert_non_null(m);
     char *path = fbt_format("%s/config.json", folder);
-    json_t *config;
+    fb_json *config;
     fb_tensor_table *table;
     fb_error err;
     bool tied;
@@ -181,7 +181,7 @@ slow_model *slow_open(const char *folder) {
     assert_non_null(m->layer);
     for (int64_t i = 0; i < m->layers; i++) (m->llama ? read_llama : read_neox)(m, table, i, &m->layer[i]);
     fb_tensors_free(table);
-    json_decref(config);
+    fb_json_free(config);
     free(path);
     return m;
 }

@@ -55,8 +55,12 @@ void fbt_text_write(const char *path, const char *text);
 void *fbt_file_read(const char *path, size_t *size);
 void fbt_file_copy(const char *from, const char *to);
 
-/* Sets a member of a JSON file to `json` or, if that is NULL, removes it. A '.' in `key` goes one object
+/* A JSON text with a member set to `json` or, if that is NULL, without it. A '.' in `key` goes one object
  * deeper. */
+char *fbt_json_with(const char *text, const char *key, const char *json);
+/* The same for every member of `changes`, where a null removes one that is there. No key has a '.'. */
+char *fbt_json_merge(const char *text, const char *changes);
+/* The same in a file. */
 void fbt_json_set(const char *path, const char *key, const char *json);
 
 /* ---- safetensors --------------------------------------------------------------------------------------- */

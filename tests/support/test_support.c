@@ -79,12 +79,34 @@ static void directory_goes_away(void **state) {
     free(name);
 }
 
+static void json_is_edited(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *key, *json, *edited;
+    } edits[] = {
+        {"{\"a\": 1, \"b\": 2}", "a", "[3, {}]", "{\"a\": [3, {}], \"b\": 2}"},
+        {"{\"a\": 1, \"b\": 2}", "c", "null", "{\"a\": 1, \"b\": 2, \"c\": null}"},
+        {"{ }", "a", "1", "{\"a\": 1 }"},
+        {"{\"a\": 1, \"b\": 2}", "a", NULL, "{ \"b\": 2}"},
+        {"{\"a\": 1,\n\"b\": 2}", "b", NULL, "{\"a\": 1}"},
+        {"{\"a\": \"}\\\"\"}", "a", NULL, "{}"},
+        {"{\"a\": {\"b\": {\"c\": 1}}, \"c\": 2}", "a.b.c", "3", "{\"a\": {\"b\": {\"c\": 3}}, \"c\": 2}"},
+    };
+    for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
+        char *edited = fbt_json_with(edits[i].text, edits[i].key, edits[i].json);
+        assert_string_equal(edited, edits[i].edited);
+        free(edited);
+    }
+    char *merged = fbt_json_merge("{\"a\": 1, \"b\": 2}", "{\"b\": null, \"c\": [4], \"d\": null}");
+    assert_string_equal(merged, "{\"a\": 1, \"c\": [4]}");
+    free(merged);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(guard_notices),
-        cmocka_unit_test(random_repeats),
-        cmocka_unit_test(process_is_heard),
-        cmocka_unit_test(directory_goes_away),
+        cmocka_unit_test(guard_notices),    cmocka_unit_test(random_repeats),
+        cmocka_unit_test(process_is_heard), cmocka_unit_test(directory_goes_away),
+        cmocka_unit_test(json_is_edited),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,10 @@
 /* A tokenizer as lists: what GGUF files can say of it, and what is refused. */
 #include "text/export.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "file/json.h"
 #include "support/support.h"
 
 /* The tokenizer.json of a name under tests/data/tokenizer, less its added tokens that no list can describe,
@@ -114,28 +114,29 @@ static void test_lists(void **state) {
     fb_exported exported;
     assert_ok(fb_tokenizer_open(FBT_STORYTELLER "/tokenizer.json", &tokenizer, &err), &err);
     assert_ok(fb_tokenizer_export(tokenizer, &exported, &err), &err);
-    json_t *root = json_load_file(FBT_STORYTELLER "/tokenizer.json", 0, NULL);
-    json_t *vocab = json_object_get(json_object_get(root, "model"), "vocab"),
-           *merges = json_object_get(json_object_get(root, "model"), "merges"), *id;
-    const char *text;
-    assert_int_equal(exported.count, json_object_size(vocab));
-    json_object_foreach(vocab, text, id) {
-        const fb_exported_token *token = &exported.tokens[json_integer_value(id)];
+    fb_json *root;
+    assert_ok(fb_json_load(FBT_STORYTELLER "/tokenizer.json", 1 << 24, &root, &err), &err);
+    const fb_json *vocab = fb_json_get(fb_json_get(root, "model"), "vocab"),
+                  *merges = fb_json_get(fb_json_get(root, "model"), "merges"), *id;
+    assert_int_equal(exported.count, fb_json_size(vocab));
+    for (id = fb_json_first(vocab); id; id = fb_json_next(id)) {
+        const char *text = fb_json_key(id);
+        const fb_exported_token *token = &exported.tokens[fb_json_int_of(id)];
         assert_int_equal(token->size, strlen(text));
         assert_memory_equal(token->text, text, strlen(text));
-        assert_int_equal(token->kind, json_integer_value(id) < 2 ? FB_TOKEN_SPECIAL : FB_TOKEN_NORMAL);
+        assert_int_equal(token->kind, fb_json_int_of(id) < 2 ? FB_TOKEN_SPECIAL : FB_TOKEN_NORMAL);
     }
     assert_true(exported.merge_count > 1000);
-    assert_int_equal(exported.merge_count, json_array_size(merges));
-    for (int64_t i = 0; i < exported.merge_count; i++)
+    assert_int_equal(exported.merge_count, fb_json_size(merges));
+    const fb_json *merge = fb_json_first(merges);
+    for (int64_t i = 0; i < exported.merge_count; i++, merge = fb_json_next(merge))
         for (int side = 0; side < 2; side++) {
-            const char *part =
-                json_string_value(json_array_get(json_array_get(merges, (size_t)i), (size_t)side));
+            const char *part = fb_json_text_of(fb_json_at(merge, (size_t)side));
             assert_non_null(part);
-            assert_int_equal(json_integer_value(json_object_get(vocab, part)), exported.merges[i][side]);
+            assert_int_equal(fb_json_int_of(fb_json_get(vocab, part)), exported.merges[i][side]);
         }
     assert_int_equal(exported.begin, 0);
-    json_decref(root);
+    fb_json_free(root);
     fb_exported_free(&exported);
     fb_tokenizer_free(tokenizer);
 }

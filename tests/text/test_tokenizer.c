@@ -31,49 +31,55 @@ static fb_tokenizer *open_style(const char *name) {
     return open_tokenizer(path);
 }
 
-static json_t *load_cases(const char *path) {
-    json_error_t where;
-    json_t *cases = json_load_file(path, JSON_ALLOW_NUL, &where);
-    if (!json_is_array(cases)) fail_msg("%s: %s", path, where.text);
+static fb_json *load_cases(const char *path) {
+    fb_json *cases;
+    fb_error err;
+    size_t size;
+    char *text = fbt_file_read(path, &size);
+    assert_ok(fb_json_parse(path, text, size, 1 << 24, &cases, &err), &err);
+    assert_true(fb_json_is(cases, FB_JSON_ARRAY));
+    free(text);
     return cases;
 }
 
 /* ---- the comparison ------------------------------------------------------------------------------------ */
 
-static void expect_ids(const fb_tokenizer *tokenizer, const json_t *text, bool special,
-                       const json_t *expected) {
+static void expect_ids(const fb_tokenizer *tokenizer, const fb_json *text, bool special,
+                       const fb_json *expected) {
     fb_error err = {0};
     int32_t *ids;
     int64_t count;
-    fb_status status = fb_tokenizer_encode(tokenizer, json_string_value(text), json_string_length(text),
-                                           special, &ids, &count, &err);
+    fb_status status = fb_tokenizer_encode(tokenizer, fb_json_text_of(text), fb_json_size(text), special,
+                                           &ids, &count, &err);
     if (status != FB_OK) fail_msg("%s", err.message);
-    if (count != (int64_t)json_array_size(expected))
-        fail_msg("\"%s\": %lld ids, expected %zu", json_string_value(text), (long long)count,
-                 json_array_size(expected));
-    for (int64_t i = 0; i < count; i++)
-        if (ids[i] != json_integer_value(json_array_get(expected, (size_t)i)))
-            fail_msg("\"%s\": ids[%lld] is %d, expected %lld", json_string_value(text), (long long)i,
-                     (int)ids[i], (long long)json_integer_value(json_array_get(expected, (size_t)i)));
+    if (count != (int64_t)fb_json_size(expected))
+        fail_msg("\"%s\": %lld ids, expected %zu", fb_json_text_of(text), (long long)count,
+                 fb_json_size(expected));
+    const fb_json *id = fb_json_first(expected);
+    for (int64_t i = 0; i < count; i++, id = fb_json_next(id))
+        if (ids[i] != fb_json_int_of(id))
+            fail_msg("\"%s\": ids[%lld] is %d, expected %lld", fb_json_text_of(text), (long long)i,
+                     (int)ids[i], (long long)fb_json_int_of(id));
     fb_free(ids);
 }
 
 static void expect_text(const fb_tokenizer *tokenizer, const int32_t *ids, int64_t count, bool special,
-                        const json_t *expected) {
+                        const fb_json *expected) {
     fb_error err = {0};
     char *text;
     size_t bytes;
     if (fb_tokenizer_decode(tokenizer, ids, count, special, &text, &bytes, &err) != FB_OK)
         fail_msg("%s", err.message);
-    if (bytes != json_string_length(expected) || memcmp(text, json_string_value(expected), bytes) != 0)
-        fail_msg("decoded \"%s\", expected \"%s\"", text, json_string_value(expected));
+    if (bytes != fb_json_size(expected) || memcmp(text, fb_json_text_of(expected), bytes) != 0)
+        fail_msg("decoded \"%s\", expected \"%s\"", text, fb_json_text_of(expected));
     assert_int_equal(text[bytes], 0);
     fb_free(text);
 }
 
 /* No piece may end inside a character, and all together are the text. */
-static void expect_stream(fb_text_stream *stream, const int32_t *ids, int64_t count, const json_t *expected) {
-    const char *whole = json_string_value(expected);
+static void expect_stream(fb_text_stream *stream, const int32_t *ids, int64_t count,
+                          const fb_json *expected) {
+    const char *whole = fb_json_text_of(expected);
     size_t at = 0;
     for (int64_t i = 0; i <= count; i++) {
         fb_error err = {0};
@@ -83,27 +89,26 @@ static void expect_stream(fb_text_stream *stream, const int32_t *ids, int64_t co
                                      : fb_text_flush(stream, &piece, &bytes, &err);
         if (status != FB_OK) fail_msg("%s", err.message);
         assert_int_equal(piece[bytes], 0);
-        assert_true(bytes <= json_string_length(expected) - at);
+        assert_true(bytes <= fb_json_size(expected) - at);
         assert_memory_equal(piece, whole + at, bytes);
         at += bytes;
         assert_int_not_equal((unsigned char)whole[at] & 0xC0, 0x80);
     }
-    assert_int_equal(at, json_string_length(expected));
+    assert_int_equal(at, fb_json_size(expected));
 }
 
-static void check_case(const fb_tokenizer *tokenizer, fb_text_stream *stream, const json_t *item) {
-    const json_t *text = json_object_get(item, "text"), *plain_ids = json_object_get(item, "plain_ids");
-    const json_t *expected = json_object_get(item, "ids"), *plain = json_object_get(item, "plain_decoded");
-    assert_true(json_is_array(expected));
+static void check_case(const fb_tokenizer *tokenizer, fb_text_stream *stream, const fb_json *item) {
+    const fb_json *text = fb_json_get(item, "text"), *plain_ids = fb_json_get(item, "plain_ids");
+    const fb_json *expected = fb_json_get(item, "ids"), *plain = fb_json_get(item, "plain_decoded");
+    assert_true(fb_json_is(expected, FB_JSON_ARRAY));
     if (text) expect_ids(tokenizer, text, true, expected);
     if (plain_ids) expect_ids(tokenizer, text, false, plain_ids);
 
-    int64_t count = (int64_t)json_array_size(expected);
+    int64_t count = (int64_t)fb_json_size(expected);
     int32_t *ids = calloc((size_t)count + 1, sizeof *ids);
     assert_non_null(ids);
-    for (int64_t i = 0; i < count; i++)
-        ids[i] = (int32_t)json_integer_value(json_array_get(expected, (size_t)i));
-    expect_text(tokenizer, ids, count, true, json_object_get(item, "decoded"));
+    for (int64_t i = 0; i < count; i++) ids[i] = (int32_t)fb_json_int_of(fb_json_at(expected, (size_t)i));
+    expect_text(tokenizer, ids, count, true, fb_json_get(item, "decoded"));
     if (plain) expect_text(tokenizer, ids, count, false, plain);
     if (plain) expect_stream(stream, ids, count, plain);
     free(ids);
@@ -113,11 +118,10 @@ static void check_cases(const char *tokenizer_path, const char *cases_path, size
     fb_tokenizer *tokenizer = open_tokenizer(tokenizer_path);
     fb_text_stream *stream;
     assert_int_equal(fb_tokenizer_stream(tokenizer, &stream, NULL), FB_OK);
-    json_t *cases = load_cases(cases_path);
-    assert_true(json_array_size(cases) >= at_least);
-    for (size_t i = 0; i < json_array_size(cases); i++)
-        check_case(tokenizer, stream, json_array_get(cases, i));
-    json_decref(cases);
+    fb_json *cases = load_cases(cases_path);
+    assert_true(fb_json_size(cases) >= at_least);
+    for (size_t i = 0; i < fb_json_size(cases); i++) check_case(tokenizer, stream, fb_json_at(cases, i));
+    fb_json_free(cases);
     fb_text_free(stream);
     fb_tokenizer_free(tokenizer);
 }

@@ -1,9 +1,9 @@
 /* Tokenizers from GGUF metadata: the ids of llama.cpp (tests/data/gguf/make_tokenizers.py), and refusals. */
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "file/json.h"
 #include "support/gguf_writer.h"
 #include "support/support.h"
 #include "text/tokenizer.h"
@@ -21,44 +21,41 @@ static fb_tokenizer *open_tokenizer(const char *name, fb_gguf **gguf) {
     return tokenizer;
 }
 
-static bool check_text(const char *name, const fb_tokenizer *tokenizer, const json_t *text,
-                       const json_t *expected) {
+static bool check_text(const char *name, const fb_tokenizer *tokenizer, const fb_json *text,
+                       const fb_json *expected) {
     int32_t *ids;
     int64_t count;
     fb_error err;
-    assert_ok(fb_tokenizer_encode(tokenizer, json_string_value(text), json_string_length(text), true, &ids,
-                                  &count, &err),
-              &err);
-    bool same = count == (int64_t)json_array_size(expected);
+    assert_ok(
+        fb_tokenizer_encode(tokenizer, fb_json_text_of(text), fb_json_size(text), true, &ids, &count, &err),
+        &err);
+    bool same = count == (int64_t)fb_json_size(expected);
     for (int64_t i = 0; same && i < count; i++)
-        same = ids[i] == json_integer_value(json_array_get(expected, (size_t)i));
+        same = ids[i] == fb_json_int_of(fb_json_at(expected, (size_t)i));
     if (!same) {
-        char *wanted = json_dumps(expected, JSON_COMPACT), *shown = json_dumps(text, JSON_ENCODE_ANY);
-        print_message("%s: %s: expected %s, got", name, shown, wanted);
+        char wanted[1024], shown[1024];
+        print_message("%s: %s: expected %s, got", name, fb_json_show(text, shown, sizeof shown),
+                      fb_json_show(expected, wanted, sizeof wanted));
         for (int64_t i = 0; i < count; i++) print_message(" %d", ids[i]);
         print_message("\n");
-        free(wanted);
-        free(shown);
     }
     fb_free(ids);
     return same;
 }
 
 /* Without special tokens, whose ids llama.cpp shows as nothing too. */
-static bool check_decoded(const char *name, const fb_tokenizer *tokenizer, const json_t *list,
-                          const json_t *expected) {
-    int64_t count = (int64_t)json_array_size(list);
+static bool check_decoded(const char *name, const fb_tokenizer *tokenizer, const fb_json *list,
+                          const fb_json *expected) {
+    int64_t count = (int64_t)fb_json_size(list);
     int32_t *ids = calloc((size_t)count + 1, sizeof *ids);
     char *text;
     size_t bytes;
     fb_error err;
     assert_non_null(ids);
-    for (int64_t i = 0; i < count; i++) ids[i] = (int32_t)json_integer_value(json_array_get(list, (size_t)i));
+    for (int64_t i = 0; i < count; i++) ids[i] = (int32_t)fb_json_int_of(fb_json_at(list, (size_t)i));
     assert_ok(fb_tokenizer_decode(tokenizer, ids, count, false, &text, &bytes, &err), &err);
-    bool same =
-        bytes == json_string_length(expected) && memcmp(text, json_string_value(expected), bytes) == 0;
-    if (!same)
-        print_message("%s: decoded \"%s\", expected \"%s\"\n", name, text, json_string_value(expected));
+    bool same = bytes == fb_json_size(expected) && memcmp(text, fb_json_text_of(expected), bytes) == 0;
+    if (!same) print_message("%s: decoded \"%s\", expected \"%s\"\n", name, text, fb_json_text_of(expected));
     fb_free(text);
     free(ids);
     return same;
@@ -68,20 +65,21 @@ static void ids_are_those_of_llama_cpp(void **state) {
     const char *name = *state;
     fb_gguf *gguf;
     fb_tokenizer *tokenizer = open_tokenizer(name, &gguf);
-    json_error_t where;
-    json_t *cases = json_load_file(DATA "tokenizer.cases.json", 0, &where);
-    const json_t *texts = json_object_get(cases, "texts"), *ids = json_object_get(cases, name);
-    assert_true(json_array_size(texts) > 250 && json_array_size(ids) == json_array_size(texts));
+    fb_json *cases;
+    fb_error err;
+    assert_ok(fb_json_load(DATA "tokenizer.cases.json", 1 << 24, &cases, &err), &err);
+    const fb_json *texts = fb_json_get(cases, "texts"), *ids = fb_json_get(cases, name);
+    assert_true(fb_json_size(texts) > 250 && fb_json_size(ids) == fb_json_size(texts));
     int wrong = 0;
-    for (size_t i = 0; i < json_array_size(texts); i++)
-        wrong += !check_text(name, tokenizer, json_array_get(texts, i), json_array_get(ids, i));
+    for (size_t i = 0; i < fb_json_size(texts); i++)
+        wrong += !check_text(name, tokenizer, fb_json_at(texts, i), fb_json_at(ids, i));
     char *key = fbt_format("%s decoded", name);
-    const json_t *decoded = json_object_get(cases, key);
-    for (size_t i = 0; i < json_array_size(decoded); i++)
-        wrong += !check_decoded(name, tokenizer, json_array_get(ids, i), json_array_get(decoded, i));
+    const fb_json *decoded = fb_json_get(cases, key);
+    for (size_t i = 0; i < fb_json_size(decoded); i++)
+        wrong += !check_decoded(name, tokenizer, fb_json_at(ids, i), fb_json_at(decoded, i));
     free(key);
     assert_int_equal(wrong, 0);
-    json_decref(cases);
+    fb_json_free(cases);
     fb_tokenizer_free(tokenizer);
     fb_gguf_free(gguf);
 }

@@ -91,7 +91,7 @@ static void prove(const expected_calls *e, const fb_fusion_options *o) {
     assert_string_equal(report->rows[report->count - 2]->name, "all");
     assert_string_equal(report->rows[report->count - 1]->name, "auto");
     for (int64_t i = 0; i < report->count; i++) check_row(e, report->rows[i], o->exact, o->act);
-    assert_int_equal(report->prompt, 48);
+    assert_int_equal(report->prompt, strcmp(e->model, FBT_STORYTELLER) == 0 ? 144 : 48);
     assert_int_equal(report->decoded, 24);
     assert_true(report->ok && report->greedy_match);
     assert_true(report->perplexity_plain > 1);
@@ -297,7 +297,7 @@ static void threads_and_chunks(void **state) {
     }
 }
 
-/* Where lanes meet less often, a missing barrier would show as another result now and then. */
+/* If barriers are removed, a missing one would show as a different result now and then. */
 static void again_and_again(void **state) {
     (void)state;
     static const char *const models[] = {G "neox-parallel", G "llama-gqa-tied", G "llama-llama3-bias"};

@@ -45,7 +45,7 @@ static void reads_storyteller(void **state) {
     fb_golden_close(&golden);
 }
 
-/* ---- damage: a golden of 2 tokens, 1 layer, width 3, 5 ids --------------------------------------------- */
+/* ---- damage: a golden of 2 tokens, 1 layer, width 3, 5 ids ---- */
 
 enum { IDS, HIDDEN_0, HIDDEN_1, LOGITS, LOGITS_F64, GREEDY, PARTS };
 

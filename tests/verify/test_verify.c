@@ -1,10 +1,10 @@
 /* The engine against the goldens, and goldens that are wrong in one number against the verification. */
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "backend/cpu/host/isa.h"
+#include "file/json.h"
 #include "support/support.h"
 
 static fb_verify_report *verify(const fb_model *model, const char *golden, const char *isa, fb_dtype act) {
@@ -19,7 +19,7 @@ static fb_verify_report *verify(const fb_model *model, const char *golden, const
     return report;
 }
 
-/* ---- right goldens ------------------------------------------------------------------------------------- */
+/* ---- right goldens ---- */
 
 /* The limits that the engine promises, whatever the report's own are. */
 static void check_f32(const fb_verify_report *r, const char *isa) {
@@ -79,14 +79,14 @@ static void storyteller(void **state) {
     check_model(FBT_STORYTELLER, FBT_GOLDENS "/storyteller/golden.safetensors", 8, 64, true);
 }
 
-/* ---- wrong goldens ------------------------------------------------------------------------------------- */
+/* ---- wrong goldens ---- */
 
 /* A golden as bytes, and where its tensors are in them. */
 typedef struct copy {
     char *dir, *path;
     uint8_t *bytes;
     size_t size;
-    json_t *header;
+    fb_json *header;
 } copy;
 
 static copy copy_golden(const char *name) {
@@ -95,13 +95,14 @@ static copy copy_golden(const char *name) {
     c.bytes = fbt_file_read(c.path, &c.size);
     uint64_t length;
     memcpy(&length, c.bytes, sizeof length);
-    c.header = json_loadb((const char *)c.bytes + 8, (size_t)length, 0, NULL);
-    assert_non_null(c.header);
+    fb_error err;
+    assert_ok(fb_json_parse(c.path, (const char *)c.bytes + 8, (size_t)length, length, &c.header, &err),
+              &err);
     return c;
 }
 
 static void copy_free(copy *c) {
-    json_decref(c->header);
+    fb_json_free(c->header);
     free(c->bytes);
     free(c->path);
     fbt_dir_remove(c->dir);
@@ -110,10 +111,10 @@ static void copy_free(copy *c) {
 static uint8_t *tensor_bytes(const copy *c, const char *name, int64_t *size) {
     uint64_t length;
     memcpy(&length, c->bytes, sizeof length);
-    json_t *offsets = json_object_get(json_object_get(c->header, name), "data_offsets");
-    assert_int_equal(json_array_size(offsets), 2);
-    int64_t begin = json_integer_value(json_array_get(offsets, 0));
-    *size = json_integer_value(json_array_get(offsets, 1)) - begin;
+    const fb_json *offsets = fb_json_get(fb_json_get(c->header, name), "data_offsets");
+    assert_int_equal(fb_json_size(offsets), 2);
+    int64_t begin = fb_json_int_of(fb_json_at(offsets, 0));
+    *size = fb_json_int_of(fb_json_at(offsets, 1)) - begin;
     return c->bytes + 8 + length + begin;
 }
 

@@ -2,8 +2,7 @@
 #include "backend/cpu/kernel.h"
 #include "backend/cpu/simd.h"
 
-/* Lanes share the columns, so that one token's row is divided too; 16 elements are one cache line of float32.
- */
+/* Workers share the columns, so that even a single row is divided. 16 float32 are one cache line. */
 #define GRAIN 16
 
 #define UNARY(name, function)                                                                                \
@@ -15,9 +14,9 @@
                 vf_put_n(t, y, i, end, function(vf_get_n(t, x, i, end, 0)));                                 \
         }                                                                                                    \
     }                                                                                                        \
-    void FB_KERNEL(name)(const fb_call *call, const fb_lane *lane) {                                         \
+    void FB_KERNEL(name)(const fb_call *call, const fb_worker *worker) {                                     \
         int64_t begin, end;                                                                                  \
-        fb_lane_share(lane, call->out[0].heads * call->out[0].width, GRAIN, &begin, &end);                   \
+        fb_worker_share(worker, call->out[0].heads * call->out[0].width, GRAIN, &begin, &end);               \
         FB_FOR_DTYPE(call->out[0].dtype, T, name##_rows(T, call, begin, end));                               \
     }
 

@@ -1,27 +1,28 @@
-/* What the attention kernels share: queries of one KV head against blocks of its keys and values.
+/* What the attention kernels share: the queries of one KV head against blocks of its keys and values.
  *
- * An item is one query head of one token. Items are numbered KV head by KV head, then token by token, then by
- * query head, so that neighbours read the same keys, and almost equally many. A unit is a run of items of one
- * KV head. Blocks begin at multiples of FB_ATTN_BLOCK, whatever the step: a score is one sum over the head's
- * width, in this order, and a weighted sum takes the positions one after the other, so that no bit depends on
- * unit, tile or lane.
+ * An item is one query head of one token. Items are numbered by KV head, then by token, then by query head.
+ * So consecutive items read the same keys, and almost the same number of them. A unit is a run of items of
+ * one KV head.
  *
- * Of a ring, blocks are of slots. A slot that an item does not see has a score of -INFINITY; parts of a block
- * that nobody sees are not read. */
+ * No bit depends on unit, tile or worker. Blocks begin at multiples of FB_ATTN_BLOCK in every step. A score
+ * is one sum over the head's width, in order. A weighted sum of values adds the positions in order.
+ *
+ * For a ring, blocks consist of slots. A slot that an item does not see has the score -INFINITY. Parts of a
+ * block that no item sees are not read. */
 #ifndef FB_BACKEND_CPU_ATTENTION_H
 #define FB_BACKEND_CPU_ATTENTION_H
 
 #include "backend/cpu/kernel.h"
 #include "backend/cpu/simd.h"
 
-/* With more queries than this, a block is widened to float32 once instead of once a tile. */
+/* With more queries than this, a block is widened to float32 once. With fewer, each tile widens it. */
 #define WIDEN_FROM 8
 
 typedef struct unit {
     int64_t n, kv_head, group;
-    int64_t begin;     /* the first item, counted from the KV head's first */
-    int64_t next;      /* the KV head that the lane reads after this; 0: none */
-    const fb_row *row; /* the call's */
+    int64_t begin;     /* first item, counted from the first of the KV head */
+    int64_t next;      /* KV head that the worker reads after this one; 0: none */
+    const fb_row *row; /* the rows of the call */
     const fb_ring *ring;
 } unit;
 
@@ -30,27 +31,27 @@ FB_INLINE int64_t unit_head(const unit *u, int64_t i) {
     return u->kv_head * u->group + (u->begin + i) % u->group;
 }
 FB_INLINE int64_t unit_position(const unit *u, int64_t i) { return u->row[unit_row(u, i)].position; }
-/* How many slots item i looks into, from 0 on; of the block that begins at `first`. Never less than the item
- * before. Of a dense cache it sees all of them. */
+/* How many slots item i reads, counted from slot 0; and how many in the block that begins at `first`. Never
+ * fewer than the item before it. With a dense cache the item sees all of them. */
 FB_INLINE int64_t unit_count(const unit *u, int64_t i) { return fb_ring_count(u->ring, unit_position(u, i)); }
 FB_INLINE int64_t unit_count_in(const unit *u, int64_t i, int64_t first) {
     int64_t count = unit_count(u, i) - first;
     return count < 0 ? 0 : count > FB_ATTN_BLOCK ? FB_ATTN_BLOCK : count;
 }
 
-/* From `begin` to `end`: slots, or columns of a block. */
+/* [begin, end): slots, or columns of a block. */
 typedef struct range {
     int64_t begin, end;
 } range;
 
-/* The part of slots [begin, end) in the block at `first`, as columns. */
+/* The part of slots [begin, end) that lies in the block at `first`, as columns of the block. */
 FB_INLINE range range_in(int64_t begin, int64_t end, int64_t first) {
     begin -= first, end -= first;
     return (range){begin < 0 ? 0 : begin, end > FB_ATTN_BLOCK ? FB_ATTN_BLOCK : end};
 }
 
-/* The runs of slots that hold the sinks and positions `position` - `back` to `position`, in order: the sinks,
- * the ring's beginning, its end. A run may be empty. */
+/* The runs of slots that hold the sinks and positions `position` - `back` to `position`. In order: the sinks,
+ * the part at the ring's beginning, the part at its end. A run may be empty. */
 #define RUNS 3
 FB_INLINE void ring_runs(const fb_ring *r, int64_t position, int64_t back, range *run) {
     int64_t after = position - r->sinks;
@@ -63,7 +64,8 @@ FB_INLINE void ring_runs(const fb_ring *r, int64_t position, int64_t back, range
     if (back > head) run[2] = (range){r->begin + r->size - (back - head), r->begin + r->size};
 }
 
-/* The columns of the block at `first` that item i sees, in order, and how many runs of them there may be. */
+/* The columns of the block at `first` that item i sees, as runs in ascending order. Returns the number of
+ * runs, some of which may be empty. */
 FB_INLINE int unit_runs(const unit *u, int64_t i, int64_t first, range *run) {
     run[0] = (range){0, unit_count_in(u, i, first)};
     if (!u->ring->window) return 1;
@@ -72,8 +74,8 @@ FB_INLINE int unit_runs(const unit *u, int64_t i, int64_t first, range *run) {
     return RUNS;
 }
 
-/* The columns of the block at `first` between which lies all that items of the unit see; none: end <= begin.
- */
+/* The smallest range of columns of the block at `first` that contains all that the unit's items see. If they
+ * see nothing, end <= begin. */
 FB_INLINE range unit_span(const unit *u, int64_t first) {
     const fb_ring *r = u->ring;
     int64_t last = unit_position(u, u->n - 1);
@@ -89,7 +91,7 @@ FB_INLINE range unit_span(const unit *u, int64_t first) {
     return span;
 }
 
-/* The unit at `item`, of at most `most` items and before `end`. */
+/* The unit that starts at `item`, with at most `most` items, all before `end`. */
 FB_INLINE unit unit_at(const fb_call *call, int64_t heads, int64_t item, int64_t end, int64_t most) {
     int64_t group = heads / call->kv.heads, each = call->rows * group, kv_head = item / each;
     int64_t n = end < (kv_head + 1) * each ? end - item : (kv_head + 1) * each - item;
@@ -98,64 +100,65 @@ FB_INLINE unit unit_at(const fb_call *call, int64_t heads, int64_t item, int64_t
     return (unit){n, kv_head, group, item - kv_head * each, next, call->row, &call->kv.ring};
 }
 
-/* The items of a fused kernel's lane: whole KV heads where there are enough of them, and rope_kv before needs
- * no barrier then. */
-FB_INLINE void share_items(const fb_call *call, const fb_lane *lane, int64_t heads, int64_t *begin,
+/* The items of a worker in a fused kernel. If there are enough KV heads, each worker takes whole ones; then
+ * no barrier is needed after rope_kv. */
+FB_INLINE void share_items(const fb_call *call, const fb_worker *worker, int64_t heads, int64_t *begin,
                            int64_t *end) {
     int64_t items = call->rows * heads, each = items / call->kv.heads;
-    fb_lane_share(lane, lane->by_head ? call->kv.heads : items, 1, begin, end);
-    *begin *= lane->by_head ? each : 1;
-    *end *= lane->by_head ? each : 1;
+    fb_worker_share(worker, worker->by_head ? call->kv.heads : items, 1, begin, end);
+    *begin *= worker->by_head ? each : 1;
+    *end *= worker->by_head ? each : 1;
 }
 
-/* A lane's scratch: rows of `stride` floats, which is the width rounded up to whole vectors. */
-typedef struct desk {
+/* How a worker's scratch is divided. Rows have `stride` floats: the width rounded up to whole vectors. */
+typedef struct workspace {
     int64_t stride;
     float *q;      /* [FB_ATTN_UNIT][stride] */
-    float *sink_q; /* [FB_ATTN_UNIT][stride]: the second queries */
+    float *sink_q; /* [FB_ATTN_UNIT][stride]: the second queries, for the sinks */
     float *sum;    /* [FB_ATTN_UNIT][stride] */
     float *block;  /* [FB_ATTN_BLOCK][stride]: keys or values, widened */
     float *scores; /* [FB_ATTN_UNIT][FB_ATTN_BLOCK] */
     float *rest;
-} desk;
+} workspace;
 
-FB_INLINE desk desk_of(const fb_lane *lane, int64_t width) {
-    desk d = {.stride = (width + VW - 1) / VW * VW, .scores = lane->scratch};
-    d.q = d.scores + FB_ATTN_UNIT * FB_ATTN_BLOCK;
-    d.sink_q = d.q + FB_ATTN_UNIT * d.stride;
-    d.sum = d.sink_q + FB_ATTN_UNIT * d.stride;
-    d.block = d.sum + FB_ATTN_UNIT * d.stride;
-    d.rest = d.block + FB_ATTN_BLOCK * d.stride;
-    return d;
+FB_INLINE workspace workspace_of(const fb_worker *worker, int64_t width) {
+    workspace ws = {.stride = (width + VW - 1) / VW * VW, .scores = worker->scratch};
+    ws.q = ws.scores + FB_ATTN_UNIT * FB_ATTN_BLOCK;
+    ws.sink_q = ws.q + FB_ATTN_UNIT * ws.stride;
+    ws.sum = ws.sink_q + FB_ATTN_UNIT * ws.stride;
+    ws.block = ws.sum + FB_ATTN_UNIT * ws.stride;
+    ws.rest = ws.block + FB_ATTN_BLOCK * ws.stride;
+    return ws;
 }
 
-/* The desk from its second query on. */
-FB_INLINE desk desk_second(const desk *d) {
-    desk e = *d;
-    e.q += d->stride, e.sink_q += d->stride, e.sum += d->stride, e.scores += FB_ATTN_BLOCK;
-    return e;
+/* The part of the workspace that begins at its second query. */
+FB_INLINE workspace workspace_second(const workspace *ws) {
+    workspace second = *ws;
+    second.q += ws->stride, second.sink_q += ws->stride, second.sum += ws->stride;
+    second.scores += FB_ATTN_BLOCK;
+    return second;
 }
 
-/* FB_ATTN_BLOCK positions of keys, or of values in rows of `stride` elements. */
+/* A block: FB_ATTN_BLOCK positions of keys, or of values in rows of `stride` elements. */
 typedef struct block {
     const void *data;
     fb_dtype dtype;
     int64_t stride, width;
-    const uint8_t *next; /* what will be read after it, which is fetched meanwhile; NULL: nothing */
+    const uint8_t *next; /* address that will be read after it, which is prefetched; NULL: none */
 } block;
 
 FB_INLINE void widen_row(fb_dtype t, const void *from, int64_t n, float *to) {
     for (int64_t i = 0; i < n; i += VW) vf_put(FB_F32, to, i, vf_get_n(t, from, i, n, 0));
 }
 
-/* The unit's keys from `first` on. */
-FB_INLINE block keys_at(const fb_kv *kv, const unit *u, int64_t first, const desk *d) {
+/* The block of the unit's keys that begins at `first`. */
+FB_INLINE block keys_at(const fb_kv *kv, const unit *u, int64_t first, const workspace *ws) {
     block b = {fb_key_at(kv, u->kv_head, first), kv->dtype, 0, kv->width, NULL};
     int64_t left = unit_count(u, u->n - 1) - first;
     if (u->n > WIDEN_FROM) {
-        int64_t groups = ((left < FB_ATTN_BLOCK ? left : FB_ATTN_BLOCK) + FB_KV_LANES - 1) / FB_KV_LANES;
-        FB_FOR_DTYPE(kv->dtype, T, widen_row(T, b.data, groups * FB_KV_LANES * kv->width, d->block));
-        return (block){d->block, FB_F32, 0, kv->width, NULL};
+        int64_t groups = ((left < FB_ATTN_BLOCK ? left : FB_ATTN_BLOCK) + FB_KV_GROUP - 1) / FB_KV_GROUP;
+        FB_FOR_DTYPE(kv->dtype, T, widen_row(T, b.data, groups * FB_KV_GROUP * kv->width, ws->block));
+        return (block){ws->block, FB_F32, 0, kv->width, NULL};
     }
     if (left > FB_ATTN_BLOCK)
         b.next = fb_key_at(kv, u->kv_head, first + FB_ATTN_BLOCK);
@@ -164,16 +167,16 @@ FB_INLINE block keys_at(const fb_kv *kv, const unit *u, int64_t first, const des
     return b;
 }
 
-/* The unit's values from `first` on. */
-FB_INLINE block values_at(const fb_kv *kv, const unit *u, int64_t first, const desk *d) {
+/* The block of the unit's values that begins at `first`. */
+FB_INLINE block values_at(const fb_kv *kv, const unit *u, int64_t first, const workspace *ws) {
     block b = {fb_value_at(kv, u->kv_head, first), kv->dtype, kv->width, kv->width, NULL};
     int64_t left = unit_count(u, u->n - 1) - first;
     if (u->n > WIDEN_FROM) {
         int64_t rows = left < FB_ATTN_BLOCK ? left : FB_ATTN_BLOCK;
         FB_FOR_DTYPE(kv->dtype, T,
                      for (int64_t j = 0; j < rows; j++) widen_row(T, vf_address(T, b.data, j * kv->width),
-                                                                  kv->width, d->block + j * d->stride));
-        return (block){d->block, FB_F32, d->stride, d->stride, NULL};
+                                                                  kv->width, ws->block + j * ws->stride));
+        return (block){ws->block, FB_F32, ws->stride, ws->stride, NULL};
     }
     if (left > FB_ATTN_BLOCK)
         b.next = fb_value_at(kv, u->kv_head, first + FB_ATTN_BLOCK);
@@ -188,22 +191,22 @@ FB_INLINE void load_queries(const fb_view *q, const unit *u, float *to, int64_t 
                      widen_row(T, fb_view_at(q, unit_row(u, n), unit_head(u, n)), q->width, to + n * stride));
 }
 
-/* The queries of a call: the second ones, too, where there are sinks. */
-FB_INLINE void load_all_queries(const fb_call *call, const unit *u, const desk *d) {
-    load_queries(&call->in[0], u, d->q, d->stride);
-    if (u->ring->sinks) load_queries(&call->in[1], u, d->sink_q, d->stride);
+/* Loads the queries of a call, and with sinks the second queries too. */
+FB_INLINE void load_all_queries(const fb_call *call, const unit *u, const workspace *ws) {
+    load_queries(&call->in[0], u, ws->q, ws->stride);
+    if (u->ring->sinks) load_queries(&call->in[1], u, ws->sink_q, ws->stride);
 }
 
-/* d->scores = the unit's queries against the keys in `span` of the block at `first`. Of a ring, all columns
- * that the unit looks into have a score then. */
+/* ws->scores = scale * (the unit's queries . the keys in `span` of the block at `first`). For a ring, every
+ * column up to the unit's count gets a score. */
 void FB_KERNEL(unit_scores)(const unit *u, const block *keys, int64_t first, range span, float scale,
-                            const desk *d);
+                            const workspace *ws);
 
-/* d->sum += d->scores, which are weights now, times the values of the block at `first`. */
-void FB_KERNEL(unit_values)(const unit *u, const block *values, int64_t first, const desk *d);
+/* ws->sum += ws->scores times the values of the block at `first`. The scores are already weights here. */
+void FB_KERNEL(unit_values)(const unit *u, const block *values, int64_t first, const workspace *ws);
 
-/* The same for the first two queries of the desk, each with `count` positions of a block of its own, of whole
- * vectors. */
-void FB_KERNEL(pair_values)(const block *values, int64_t count, const desk *d);
+/* The same for the first two queries of the workspace. Each has a block of its own, with `count` positions.
+ * The head's width is a whole number of vectors. */
+void FB_KERNEL(pair_values)(const block *values, int64_t count, const workspace *ws);
 
 #endif

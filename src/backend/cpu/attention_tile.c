@@ -1,13 +1,13 @@
-/* Tiles of attention: a few queries against a block of keys or values, sums in registers. */
+/* Tiles of attention: a few queries against a block of keys or values. The sums stay in registers. */
 #include "backend/cpu/attention.h"
 #include "backend/cpu/vdot.h"
 
-/* Queries that are computed together, and how many vectors of sums stay in registers for them. */
+/* Queries in a tile, and vectors of sums that stay in registers for them. */
 #define TILE 4
 #define SUMS (VW == 16 ? 16 : 8)
 
-/* Sums of `vectors` vectors of keys, which continue at `at` bytes from key[k], with elements of nq queries.
- */
+/* Adds one element of nq queries times `vectors` vectors of keys. The keys' elements lie `at` bytes after
+ * key[k]. */
 FB_INLINE void score_element(fb_dtype t, const bool split, const int nq, const int vectors, const float *q,
                              int64_t q_stride, const uint8_t *const *key, int64_t at, vdot (*sum)[8]) {
     vf x[8];
@@ -22,25 +22,25 @@ FB_INLINE void score_element(fb_dtype t, const bool split, const int nq, const i
     }
 }
 
-/* out[n][j] = scale * q[n] . key[j], for `vectors` vectors of keys from column j on. `split`: of one query,
- * in halves. The same part of `next` is fetched: keys and values take turns, and after each turn the hardware
- * would have to find out anew what is being read. */
+/* out[n][j] = scale * q[n] . key[j], for `vectors` vectors of keys from column j on. `split` (one query
+ * only): sums are kept in halves. Prefetches the same part of `next`. Keys and values alternate, and after
+ * each change the hardware prefetcher would have to detect the stream again. */
 FB_INLINE void score_part(fb_dtype t, const bool split, const int nq, const int vectors, const float *q,
                           int64_t q_stride, const block *b, const uint8_t *next, int64_t j, float scale,
                           float *out) {
-    const int size = t == FB_F32 ? 4 : 2, element = FB_KV_LANES * size, apart = 64 / element;
+    const int size = t == FB_F32 ? 4 : 2, element = FB_KV_GROUP * size, apart = 64 / element;
     uintptr_t ahead = next ? (uintptr_t)next - (uintptr_t)b->data : 0;
     int64_t i = 0;
     const uint8_t *key[8];
     vdot sum[4][8];
     for (int k = 0; k < vectors; k++) {
-        int64_t at = j + k * VW, lane = at % FB_KV_LANES;
-        key[k] = vf_address(t, b->data, (at - lane) * b->width + lane);
+        int64_t at = j + k * VW, in_group = at % FB_KV_GROUP;
+        key[k] = vf_address(t, b->data, (at - in_group) * b->width + in_group);
         for (int n = 0; n < nq; n++) sum[n][k] = vdot_of(split, vf_set1(0));
     }
-    for (; i + apart <= b->width; i += apart) { /* a cache line of each */
+    for (; i + apart <= b->width; i += apart) { /* one cache line of each key vector */
         for (int k = 0; k < vectors; k++)
-            if (next && k * VW % FB_KV_LANES == 0)
+            if (next && k * VW % FB_KV_GROUP == 0)
                 __builtin_prefetch((const void *)((uintptr_t)(key[k] + i * element) + ahead), 0, 3);
         for (int e = 0; e < apart; e++)
             score_element(t, split, nq, vectors, q + i + e, q_stride, key, (i + e) * element, sum);
@@ -51,8 +51,8 @@ FB_INLINE void score_part(fb_dtype t, const bool split, const int nq, const int 
             vf_put(FB_F32, out, n * FB_ATTN_BLOCK + j + k * VW, vdot_whole(split, sum[n][k]) * scale);
 }
 
-/* All columns from `begin` to `count`, in whole vectors: as many at a time as the registers hold, and then
- * what is left. Each number of them is a constant. */
+/* Scores columns `begin` to `count` in whole vectors: as many at a time as the registers hold, then the rest.
+ * Each count is a compile-time constant. */
 FB_INLINE void score_how(fb_dtype t, const bool split, const int nq, const float *q, int64_t q_stride,
                          const block *b, const uint8_t *next, int64_t begin, int64_t count, float scale,
                          float *out) {
@@ -85,9 +85,9 @@ FB_INLINE void score_tile(fb_dtype t, const int nq, const float *q, int64_t q_st
         score_how(t, false, nq, q, q_stride, b, next, begin, count, scale, out);
 }
 
-/* What positions `begin` to `end` of a block of values are multiplied with and added to: sums, `stride`
- * apart, with weights of their own. Of two blocks, each belongs to one of two sums. At `next` is what will be
- * read after each block; NULL: nothing. */
+/* A weighted sum: sum[n] += weights[n] * values, for positions `begin` to `end`. The sums are `stride` floats
+ * apart. With two blocks, each belongs to one of two sums. next[] is the address read after each block; NULL:
+ * none. */
 typedef struct weighing {
     const block *b;
     const float *weights;
@@ -96,8 +96,8 @@ typedef struct weighing {
     const uint8_t *next[2];
 } weighing;
 
-/* `vectors` vectors of each of nq sums, from element i on, stay in registers while positions go by. The same
- * part of what comes next is fetched. `own`: each sum has a block of its own. */
+/* Keeps `vectors` vectors of each of nq sums, from element i on, in registers and runs through the positions.
+ * Prefetches the same part of what comes next. `own`: each sum has a block of its own. */
 FB_INLINE void weigh_part(fb_dtype t, const bool split, const int nq, const bool own, const int vectors,
                           const weighing *w, int64_t i) {
     const int size = t == FB_F32 ? 4 : 2, blocks = own ? nq : 1;
@@ -137,14 +137,14 @@ FB_INLINE void weigh_part(fb_dtype t, const bool split, const int nq, const bool
 /* sum[n] += weights[n][j] * value[j], for j from `begin` to `end`. */
 FB_INLINE void weigh_tile(fb_dtype t, const int nq, const weighing *w) {
     int64_t i = 0;
-    /* Several vectors at a time: each is one chain of sums, and waits for itself. */
+    /* Several vectors at a time: each vector is a chain of dependent additions. */
     if (SUMS / nq >= 4)
         for (; i + 4 * VW <= w->b->width; i += 4 * VW) weigh_part(t, false, nq, false, 4, w, i);
     for (; i + 2 * VW <= w->b->width; i += 2 * VW) weigh_part(t, false, nq, false, 2, w, i);
     for (; i < w->b->width; i += VW) weigh_part(t, false, nq, false, 1, w, i);
 }
 
-/* Runs `statement` with N a constant, the number of queries in a tile. */
+/* Runs `statement` with N, the number of queries in a tile, as a compile-time constant. */
 #define FOR_TILE(n, N, statement)                                                                            \
     do {                                                                                                     \
         if ((n) == 1) {                                                                                      \
@@ -162,9 +162,10 @@ FB_INLINE void weigh_tile(fb_dtype t, const int nq, const weighing *w) {
         }                                                                                                    \
     } while (0)
 
-/* The queries at `q` against columns `begin` to `end`, or to what a tile's last item looks into. */
+/* Scores the queries at `q` against columns `begin` to `end`, but no further than the tile's last item reads.
+ */
 static void score_columns(const unit *u, const block *b, int64_t first, range columns, float scale,
-                          const float *q, const desk *d) {
+                          const float *q, const workspace *ws) {
     for (int64_t n = 0; n < u->n; n += TILE) {
         int nq = u->n - n < TILE ? (int)(u->n - n) : TILE;
         int64_t count = unit_count_in(u, n + nq - 1, first);
@@ -172,12 +173,12 @@ static void score_columns(const unit *u, const block *b, int64_t first, range co
         if (count <= columns.begin) continue;
         FB_FOR_DTYPE(b->dtype, T,
                      FOR_TILE(nq, N,
-                              score_tile(T, N, q + n * d->stride, d->stride, b, n ? NULL : b->next,
-                                         columns.begin, count, scale, d->scores + n * FB_ATTN_BLOCK)));
+                              score_tile(T, N, q + n * ws->stride, ws->stride, b, n ? NULL : b->next,
+                                         columns.begin, count, scale, ws->scores + n * FB_ATTN_BLOCK)));
     }
 }
 
-/* Columns of the block that item n does not see lose their scores. */
+/* Sets the scores of columns that item n does not see to -INFINITY. */
 static void hide(const unit *u, int64_t n, int64_t first, int64_t end, float *scores) {
     range run[RUNS];
     int64_t at = 0;
@@ -191,15 +192,15 @@ static void hide(const unit *u, int64_t n, int64_t first, int64_t end, float *sc
 }
 
 void FB_KERNEL(unit_scores)(const unit *u, const block *b, int64_t first, range span, float scale,
-                            const desk *d) {
-    /* The sinks first: a tile writes whole vectors, also beyond its last column. */
+                            const workspace *ws) {
+    /* The sinks come first, because a tile writes whole vectors, beyond its last column. */
     int64_t ring = u->ring->begin - first;
-    if (ring > 0) score_columns(u, b, first, (range){0, ring}, scale, d->sink_q, d);
+    if (ring > 0) score_columns(u, b, first, (range){0, ring}, scale, ws->sink_q, ws);
     if (span.begin < ring) span.begin = ring;
-    score_columns(u, b, first, span, scale, d->q, d);
+    score_columns(u, b, first, span, scale, ws->q, ws);
     if (u->ring->window)
         for (int64_t n = 0; n < u->n; n++)
-            hide(u, n, first, unit_count_in(u, u->n - 1, first), d->scores + n * FB_ATTN_BLOCK);
+            hide(u, n, first, unit_count_in(u, u->n - 1, first), ws->scores + n * FB_ATTN_BLOCK);
 }
 
 static void weigh(const block *b, const uint8_t *next, int nq, range columns, const float *weights,
@@ -208,8 +209,9 @@ static void weigh(const block *b, const uint8_t *next, int nq, range columns, co
     if (columns.begin < columns.end) FB_FOR_DTYPE(b->dtype, T, FOR_TILE(nq, N, weigh_tile(T, N, &w)));
 }
 
-/* One run of columns of nq items: what all of them see at once, and before and after it for each what it sees
- * besides. What an item does not see is never multiplied, not even by zero: it may be NaN. */
+/* One run of columns for nq items. The columns that all items see are computed together; columns before and
+ * after them are computed for each item alone. A value that an item does not see is never multiplied, not
+ * even by zero: it may be NaN. */
 static void weigh_run(const block *b, const uint8_t *next, int nq, const range *seen, const float *weights,
                       float *sum, int64_t stride) {
     range all = seen[0];
@@ -230,7 +232,7 @@ static void weigh_run(const block *b, const uint8_t *next, int nq, const range *
     }
 }
 
-void FB_KERNEL(unit_values)(const unit *u, const block *b, int64_t first, const desk *d) {
+void FB_KERNEL(unit_values)(const unit *u, const block *b, int64_t first, const workspace *ws) {
     for (int64_t n = 0; n < u->n; n += TILE) {
         int nq = u->n - n < TILE ? (int)(u->n - n) : TILE, runs = 1;
         range seen[RUNS][TILE];
@@ -240,12 +242,12 @@ void FB_KERNEL(unit_values)(const unit *u, const block *b, int64_t first, const 
             for (int i = 0; i < runs; i++) seen[i][k] = run[i];
         }
         for (int i = 0; i < runs; i++)
-            weigh_run(b, n ? NULL : b->next, nq, seen[i], d->scores + n * FB_ATTN_BLOCK,
-                      d->sum + n * d->stride, d->stride);
+            weigh_run(b, n ? NULL : b->next, nq, seen[i], ws->scores + n * FB_ATTN_BLOCK,
+                      ws->sum + n * ws->stride, ws->stride);
     }
 }
 
-/* Two blocks at once: twice as many chains of sums, none of which waits for another. */
+/* Two blocks at once: twice as many independent chains of additions. */
 FB_INLINE void weigh_pair(fb_dtype t, const bool split, const weighing *w) {
     int64_t i = 0;
     for (; i + 4 * VW <= w->b->width; i += 4 * VW) weigh_part(t, split, 2, true, 4, w, i);
@@ -253,8 +255,8 @@ FB_INLINE void weigh_pair(fb_dtype t, const bool split, const weighing *w) {
     for (; i < w->b->width; i += VW) weigh_part(t, split, 2, true, 1, w, i);
 }
 
-void FB_KERNEL(pair_values)(const block *b, int64_t count, const desk *d) {
-    weighing w = {b, d->scores, d->sum, d->stride, 0, count, {b[0].next, b[1].next}};
+void FB_KERNEL(pair_values)(const block *b, int64_t count, const workspace *ws) {
+    weighing w = {b, ws->scores, ws->sum, ws->stride, 0, count, {b[0].next, b[1].next}};
     FB_FOR_DTYPE(b->dtype, T, if (vdot_splits(T, on_zen())) weigh_pair(T, true, &w);
                  else weigh_pair(T, false, &w));
 }

@@ -4,7 +4,7 @@
 
 #define GRAIN 16 /* as in activation.c */
 
-/* Fused forms round in between, where the plain ops would have stored. */
+/* Fused forms round where the plain ops would have stored. */
 #define ADD(t, a, b, c)    ((a) + (b))
 #define MUL(t, a, b, c)    ((a) * (b))
 #define ADD3(t, a, b, c)   (vf_rounded(t, (a) + (b)) + (c))
@@ -23,9 +23,9 @@
             }                                                                                                \
         }                                                                                                    \
     }                                                                                                        \
-    void FB_KERNEL(name)(const fb_call *call, const fb_lane *lane) {                                         \
+    void FB_KERNEL(name)(const fb_call *call, const fb_worker *worker) {                                     \
         int64_t begin, end;                                                                                  \
-        fb_lane_share(lane, call->out[0].heads * call->out[0].width, GRAIN, &begin, &end);                   \
+        fb_worker_share(worker, call->out[0].heads * call->out[0].width, GRAIN, &begin, &end);               \
         FB_FOR_DTYPE(call->out[0].dtype, T, name##_rows(T, call, begin, end));                               \
     }
 

@@ -6,7 +6,7 @@ FB_INLINE void copy_part(fb_dtype from, fb_dtype to, const void *x, void *y, int
     for (int64_t i = 0; i < count; i += VW) vf_put_n(to, y, i, count, vf_get_n(from, x, i, count, 0));
 }
 
-/* Columns [begin, end) of table row `index` to row `row` of the output. */
+/* Copies columns [begin, end) of table row `index` to row `row` of the output. */
 static void copy_row(const fb_call *call, int64_t row, int64_t index, int64_t begin, int64_t end,
                      float *scratch) {
     const fb_weight *table = &call->weights[0];
@@ -22,16 +22,16 @@ static void copy_row(const fb_call *call, int64_t row, int64_t index, int64_t be
                  FB_FOR_DTYPE(out->dtype, TO, copy_part(FROM, TO, x, y, end - begin)));
 }
 
-/* The table's row of each token, or of its position. Lanes share the columns, in whole blocks of a quantised
- * table. */
-static void look_up(const fb_call *call, const fb_lane *lane, bool by_position) {
+/* Copies the table's row of each token, or of each position. Workers share the columns; of a quantised table,
+ * in whole blocks. */
+static void look_up(const fb_call *call, const fb_worker *worker, bool by_position) {
     const fb_weight *table = &call->weights[0];
     int64_t block = fb_dtype_block(table->dtype), begin, end;
-    fb_lane_share(lane, table->cols, block < 16 ? 16 : block, &begin, &end);
+    fb_worker_share(worker, table->cols, block < 16 ? 16 : block, &begin, &end);
     for (int64_t row = 0; row < call->rows && begin < end; row++)
         copy_row(call, row, by_position ? call->row[row].position : call->row[row].token, begin, end,
-                 lane->scratch);
+                 worker->scratch);
 }
 
-void FB_KERNEL(embed)(const fb_call *call, const fb_lane *lane) { look_up(call, lane, false); }
-void FB_KERNEL(embed_position)(const fb_call *call, const fb_lane *lane) { look_up(call, lane, true); }
+void FB_KERNEL(embed)(const fb_call *call, const fb_worker *worker) { look_up(call, worker, false); }
+void FB_KERNEL(embed_position)(const fb_call *call, const fb_worker *worker) { look_up(call, worker, true); }

@@ -1,34 +1,31 @@
-/* linear, linear_group and head_argmax: x [rows, K] times weight [N, K] transposed. Lanes share the outputs
- * N.
- *
- * What is fused in rounds to the activation dtype wherever the plain ops would have stored, and quantises as
+/* linear, linear_group and head_argmax: x [rows, K] times the transpose of weight [N, K]. Workers share the N
+ * outputs. Fused parts round to the activation dtype where the plain ops would have stored, and quantise as
  * the plain quantize op would have. */
 #include "backend/cpu/norm.h"
 #include "backend/cpu/screen.h"
 #include "backend/cpu/tile.h"
 
-/* The statistics of the rows that a segment normalises, for others that normalise the same. */
+/* Mean and scale of the rows that a segment normalises. Other segments that normalise the same rows reuse
+ * them. */
 typedef struct known_stats {
     row_stats row[BLOCK_M];
-    int segment; /* whose they are; -1: none's */
+    int segment; /* the segment that computed them; -1: none */
 } known_stats;
 
-/* A lane's memory for one call; the inputs that it prepares follow. */
+/* A worker's memory for one call. The inputs that it prepares follow it. */
 typedef struct linear_work {
     tile_work tile;
     float sums[2][BLOCK_M * BLOCK_N];
     known_stats stats;
 } linear_work;
 
-_Static_assert(FB_LINEAR_GRAIN % FB_PACK_ROWS == 0, "a lane's outputs begin at a packed group");
+_Static_assert(FB_LINEAR_GRAIN % FB_PACK_ROWS == 0, "a worker's outputs begin at a packed group");
 _Static_assert(FB_SCREEN_COLS / 32 * sizeof(fb_q8) <= sizeof((tile_work *)NULL)->panel, "a screen's x");
 _Static_assert(sizeof(linear_work) <= FB_LINEAR_WORK * sizeof(float), "scratch");
 
-/* ---- inputs
- * -----------------------------------------------------------------------------------------------------------
- */
+/* ---- inputs ---- */
 
-/* A segment's input: rows of float32 or of quantised blocks, `ld` elements or blocks apart. */
+/* A segment's input: rows of float32 or of quantised blocks, with a stride of `ld` elements or blocks. */
 typedef struct input {
     const float *x;
     const fb_q8 *q; /* or NULL */
@@ -41,14 +38,15 @@ FB_INLINE void widen(fb_dtype t, const fb_view *x, int64_t rows, int64_t k, floa
             vf_put_n(FB_F32, out + row * k, i, k, vf_get_n(t, fb_view_at(x, row, 0), i, k, 0));
 }
 
-/* Whether segments e and s normalise the same rows: with the same mean and scale. */
+/* Whether segments e and s normalise the same rows with the same kind of norm, and so have the same mean and
+ * scale. */
 static bool same_rows(const fb_call *call, int e, int s) {
     const fb_segment *a = &call->attr.segment[e], *b = &call->attr.segment[s];
     return call->in[e].data == call->in[s].data && call->weights[4 * e].cols == call->weights[4 * s].cols &&
            a->norm == b->norm && a->eps == b->eps;
 }
 
-/* Whether an earlier segment e has prepared the same. */
+/* Whether the earlier segment e has prepared the same input. */
 static bool same_input(const fb_call *call, int e, int s) {
     return same_rows(call, e, s) && call->attr.segment[e].dot == call->attr.segment[s].dot &&
            call->weights[4 * e + 2].data == call->weights[4 * s + 2].data &&
@@ -69,7 +67,7 @@ FB_INLINE void normalise_rows(fb_dtype t, const fb_call *call, int s, int64_t k,
     }
 }
 
-/* Float32 rows: where they are, or in `scratch`, which then moves on. */
+/* The input as float32 rows: in place, or in `scratch`, which then advances. */
 static input prepare_floats(const fb_call *call, int s, int64_t k, known_stats *stats, float **scratch) {
     const fb_view *x = &call->in[s];
     fb_op_kind norm = call->attr.segment[s].norm;
@@ -83,8 +81,8 @@ static input prepare_floats(const fb_call *call, int s, int64_t k, known_stats *
     return (input){out, NULL, k};
 }
 
-/* Each lane prepares the whole input for itself: K elements a row, against K times its share of N
- * multiply-adds, and no barrier. */
+/* Each worker prepares the whole input for itself. That is K elements a row, against K multiply-adds for each
+ * of its outputs, and it saves a barrier. */
 static input prepare(const fb_call *call, int s, const input *earlier, known_stats *stats, float **scratch) {
     int64_t k = call->weights[4 * s].cols;
     fb_dot dot = call->attr.segment[s].dot;
@@ -97,19 +95,17 @@ static input prepare(const fb_call *call, int s, const input *earlier, known_sta
     if (dot == FB_DOT_FLOAT) return prepare_floats(call, s, k, stats, scratch);
     fb_q8 *out = (fb_q8 *)(void *)*scratch;
     *scratch += call->rows * fb_q8_floats(k);
-    float *rest = *scratch; /* the floats are not needed after this */
+    float *rest = *scratch; /* reused: the floats are not needed after quantising */
     input floats = prepare_floats(call, s, k, stats, &rest);
     for (int64_t row = 0; row < call->rows; row++)
         quantize_row(floats.x + row * floats.ld, k, out + row * (k / 32));
     return (input){NULL, out, k / 32};
 }
 
-/* ---- outputs
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- outputs ---- */
 
 typedef struct block {
-    int64_t row, rows; /* of the call */
+    int64_t row, rows; /* rows of the call */
     int64_t n, ns;     /* outputs of the segment */
 } block;
 
@@ -126,7 +122,7 @@ FB_INLINE vf activate(fb_dtype t, fb_op_kind act, vf v) {
     }
 }
 
-/* What the plain linear and activation would have stored, from sums i … of a row. */
+/* What the plain linear and activation would have stored for sums i … of a row. */
 FB_INLINE vf finished(fb_dtype t, const fb_weight *bias, fb_op_kind act, const float *sums, int64_t n,
                       int64_t i, int64_t ns) {
     vf v = vf_get_n(FB_F32, sums, i, ns, 0);
@@ -134,7 +130,7 @@ FB_INLINE vf finished(fb_dtype t, const fb_weight *bias, fb_op_kind act, const f
     return activate(t, act, vf_rounded(t, v));
 }
 
-/* Finishes and stores a block; sums[s] are segment s's. */
+/* Finishes and stores a block. sums[s] holds segment s's sums. */
 FB_INLINE void store(fb_dtype t, fb_combine combine, const fb_call *call, int s, const block *b,
                      float *const *sums) {
     const fb_view *out = &call->out[s];
@@ -173,8 +169,8 @@ static void store_block(const fb_call *call, int s, const block *b, float *const
     }
 }
 
-/* sums[row * BLOCK_N + n]: of the block's rows with the block's outputs. The lane reads weights at `next`
- * after them; NULL: none. */
+/* Computes sums[row * BLOCK_N + n] of the block's rows and outputs. `next` is the address of the weights that
+ * the worker reads next; NULL: none. */
 static void sums_of(const fb_call *call, int s, const input *in, const block *b, const uint8_t *next,
                     tile_work *work, float *sums) {
     const fb_weight *w = &call->weights[4 * s];
@@ -197,7 +193,7 @@ static void sums_of(const fb_call *call, int s, const input *in, const block *b,
         tiles_many(w, b->n, b->ns, x, in[s].ld, b->rows, work, sums);
 }
 
-/* The weights of outputs from n on. */
+/* The address of the weights of output n. */
 static const uint8_t *weights_at(const fb_call *call, int s, int64_t n) {
     const fb_weight *w = &call->weights[4 * s];
     int64_t at = w->packed ? n / FB_PACK_ROWS * (w->cols / 32) * packed_block(w->dtype)
@@ -205,8 +201,8 @@ static const uint8_t *weights_at(const fb_call *call, int s, int64_t n) {
     return (const uint8_t *)w->data + at;
 }
 
-/* How many outputs a block may have: of one row, as many as there is room for, so that their activations do
- * not wait for each other and two streams of weights take turns rarely. tiles_many has room for BLOCK_N. */
+/* The most outputs in a block. A single row takes as many as fit: its activations then do not wait for each
+ * other, and two streams of weights alternate rarely. tiles_many has space for BLOCK_N. */
 static int64_t block_outputs(const fb_call *call) {
     bool panels = call->rows > 1;
     for (int s = 0; s < call->attr.segments; s++)
@@ -215,9 +211,9 @@ static int64_t block_outputs(const fb_call *call) {
     return panels ? BLOCK_N : BLOCK_M * BLOCK_N;
 }
 
-/* Outputs [begin, end) of segment s; with a combination, of all segments at once. */
-static void run_outputs(const fb_call *call, int s, const input *in, int64_t begin, int64_t end,
-                        const uint8_t *next, linear_work *work) {
+/* Computes outputs [begin, end) of segment s; if segments are combined, of all of them together. */
+static void run_outputs(const fb_call *call, const fb_worker *worker, int s, const input *in, int64_t begin,
+                        int64_t end, const uint8_t *next, linear_work *work) {
     float *const at[FB_MAX_SEGMENTS] = {work->sums[0], s == 1 ? work->sums[0] : work->sums[1], work->sums[0]};
     bool both = call->attr.combine != FB_COMBINE_NONE && call->attr.segments == 2;
     int64_t most = block_outputs(call);
@@ -225,6 +221,7 @@ static void run_outputs(const fb_call *call, int s, const input *in, int64_t beg
         for (int64_t n = begin; n < end; n += most) {
             block b = {row, call->rows - row < BLOCK_M ? call->rows - row : BLOCK_M, n,
                        end - n < most ? end - n : most};
+            if (call->rows > 1 && fb_worker_cancelled(worker)) return;
             const uint8_t *after = n + most < end ? weights_at(call, s, n + most) : next;
             sums_of(call, s, in, &b, both ? weights_at(call, 1, n) : after, &work->tile, at[s]);
             if (both) sums_of(call, 1, in, &b, after, &work->tile, at[1]);
@@ -232,14 +229,14 @@ static void run_outputs(const fb_call *call, int s, const input *in, int64_t beg
         }
 }
 
-/* The outputs of a segment as the lanes share them: whole grains, so that each lane's begin at a packed
+/* The number of a segment's outputs, rounded up to whole grains. Each worker's part then begins at a packed
  * group. */
 static int64_t shared_outputs(const fb_call *call, int s) {
     return (call->weights[4 * s].rows + FB_LINEAR_GRAIN - 1) / FB_LINEAR_GRAIN * FB_LINEAR_GRAIN;
 }
 
-/* Asks for the lane's first weights, which are on their way while the input is normalised: what tile_one
- * would have asked for before its first tile. */
+/* Prefetches the worker's first weights, so that they arrive while the input is normalised. These are the
+ * addresses that tile_one would prefetch before its first tile. */
 static void fetch_first(const uint8_t *at, const fb_weight *w) {
     int64_t row = fb_dtype_bytes(w->dtype, w->cols), part = NEAR_BYTES / ONE_N;
     bool large = !w->packed && ONE_N * row > LARGE_BYTES;
@@ -247,43 +244,44 @@ static void fetch_first(const uint8_t *at, const fb_weight *w) {
         for (int64_t i = 0; i < part; i += 64) __builtin_prefetch(at + n * (large ? row : part) + i, 0, 3);
 }
 
-/* The outputs [*begin, *end) of segment s that are this lane's: of a range of all segments' that the lanes
- * share, or of the segment alone. */
-static void lane_outputs(const fb_call *call, const fb_lane *lane, int s, int64_t *begin, int64_t *end) {
+/* The outputs [*begin, *end) of segment s that belong to this worker. Workers divide either the outputs of
+ * all segments together or those of each segment. */
+static void worker_outputs(const fb_call *call, const fb_worker *worker, int s, int64_t *begin,
+                           int64_t *end) {
     int64_t total = 0, before = 0, rows = call->weights[4 * s].rows;
-    bool together = call->attr.combine == FB_COMBINE_NONE && !lane->apart;
+    bool together = call->attr.combine == FB_COMBINE_NONE && !worker->apart;
     for (int k = together ? 0 : s; k < (together ? call->attr.segments : s + 1); k++) {
         if (k == s) before = total;
         total += shared_outputs(call, k);
     }
-    fb_lane_share(lane, total, FB_LINEAR_GRAIN, begin, end);
+    fb_worker_share(worker, total, FB_LINEAR_GRAIN, begin, end);
     *begin = *begin < before ? 0 : *begin - before;
     *end = *end - before < rows ? *end - before : rows;
 }
 
-static void run_group(const fb_call *call, const fb_lane *lane) {
+static void run_group(const fb_call *call, const fb_worker *worker) {
     input in[FB_MAX_SEGMENTS] = {{0}};
-    linear_work *work = (linear_work *)(void *)lane->scratch;
-    float *scratch = lane->scratch + FB_LINEAR_WORK;
+    linear_work *work = (linear_work *)(void *)worker->scratch;
+    float *scratch = worker->scratch + FB_LINEAR_WORK;
     int segments = call->attr.segments, ranges = call->attr.combine == FB_COMBINE_NONE ? segments : 1;
     int64_t begin[FB_MAX_SEGMENTS] = {0}, end[FB_MAX_SEGMENTS] = {0};
-    const uint8_t *first[FB_MAX_SEGMENTS + 1] = {NULL}; /* weights of the lane from segment s on */
+    const uint8_t *first[FB_MAX_SEGMENTS + 1] = {NULL}; /* the worker's first weights in segment s or later */
     for (int s = ranges - 1; s >= 0; s--) {
-        lane_outputs(call, lane, s, &begin[s], &end[s]);
+        worker_outputs(call, worker, s, &begin[s], &end[s]);
         first[s] = begin[s] < end[s] ? weights_at(call, s, begin[s]) : first[s + 1];
     }
-    int own = 0; /* the first segment of which the lane has outputs */
+    int own = 0; /* the first segment in which the worker has outputs */
     while (own < ranges && begin[own] >= end[own]) own++;
     if (own == ranges) return;
     fetch_first(first[own], &call->weights[4 * own]);
     work->stats.segment = -1;
     for (int s = 0; s < segments; s++) in[s] = prepare(call, s, in, &work->stats, &scratch);
-    for (int s = 0; s < ranges; s++) run_outputs(call, s, in, begin[s], end[s], first[s + 1], work);
+    for (int s = 0; s < ranges; s++) run_outputs(call, worker, s, in, begin[s], end[s], first[s + 1], work);
 }
 
-void FB_KERNEL(linear_group)(const fb_call *call, const fb_lane *lane) { run_group(call, lane); }
+void FB_KERNEL(linear_group)(const fb_call *call, const fb_worker *worker) { run_group(call, worker); }
 
-/* A linear alone, as a group of one. */
+/* A linear as a group of one segment. */
 static fb_call as_group(const fb_call *call) {
     fb_call group = *call;
     group.attr.segments = 1;
@@ -292,12 +290,12 @@ static fb_call as_group(const fb_call *call) {
     return group;
 }
 
-void FB_KERNEL(linear)(const fb_call *call, const fb_lane *lane) {
+void FB_KERNEL(linear)(const fb_call *call, const fb_worker *worker) {
     fb_call group = as_group(call);
-    run_group(&group, lane);
+    run_group(&group, worker);
 }
 
-/* Rounds scores to the activation dtype; whether one is above `best` or NaN. */
+/* Rounds scores to the activation dtype. Returns whether one of them is above `best` or NaN. */
 FB_INLINE bool round_scores(fb_dtype t, float *scores, int64_t n, float best) {
     vf most = vf_set1(-INFINITY);
     bool nan = false;
@@ -310,7 +308,8 @@ FB_INLINE bool round_scores(fb_dtype t, float *scores, int64_t n, float best) {
     return nan || vf_max_of(most) > best;
 }
 
-/* The best of n scores, of columns `first` …, becomes `best` (value, column) if it is better. */
+/* Finds the best of n scores, whose columns start at `first`. Replaces `best` (value, column) if it is
+ * better. */
 static void look(fb_dtype act, float *scores, int64_t n, int64_t first, float *best) {
     bool better = false;
     FB_FOR_DTYPE(act, T, better = round_scores(T, scores, n, best[0]));
@@ -321,7 +320,7 @@ static void look(fb_dtype act, float *scores, int64_t n, int64_t first, float *b
         }
 }
 
-/* The lane's part of one row's head_argmax. */
+/* A worker's part of head_argmax for one row. */
 typedef struct head {
     const fb_call *call; /* a linear */
     const input *in;
@@ -336,7 +335,7 @@ static void start_best(const head *h) {
     h->best[1] = (float)h->begin;
 }
 
-/* Outputs from n on, in full. */
+/* Computes outputs n to n + ns - 1 in full and looks for the best. */
 static void look_at(const head *h, int64_t n, int64_t ns, const uint8_t *next, float *sums) {
     block b = {h->row, 1, n, ns};
     sums_of(h->call, 0, h->in, &b, next, &h->work->tile, sums);
@@ -353,7 +352,7 @@ static void find_best(const head *h) {
     }
 }
 
-/* How many of ns products can be the best row's. */
+/* How many of the ns rows from n on can be the best one. */
 static int64_t count_candidates(const fb_screen *s, screened x, int64_t n, int64_t ns, const float *sums,
                                 float limit) {
     int64_t count = 0;
@@ -365,7 +364,7 @@ static int64_t count_candidates(const fb_screen *s, screened x, int64_t n, int64
     return count;
 }
 
-/* The same by the screen. False: it cannot tell. */
+/* find_best by the screen. False: the screen cannot tell. */
 static bool find_screened(const head *h) {
     const fb_weight *w = &h->call->weights[0];
     const fb_screen *s = w->screen;
@@ -380,7 +379,8 @@ static bool find_screened(const head *h) {
                     blocks, blocks, 1, (ns + FB_PACK_ROWS - 1) / FB_PACK_ROWS, sums, BLOCK_N);
         float limit = screen_limit(s, x, n, ns, sums, h->best[0], h->act);
         if (limit != limit) return false;
-        if (count_candidates(s, x, n, ns, sums, limit) > ns / SCREEN_FEW) { /* faster in their order */
+        if (count_candidates(s, x, n, ns, sums, limit) >
+            ns / SCREEN_FEW) { /* reading all rows in order is faster */
             look_at(h, n, ns, NULL, h->work->sums[1]);
             continue;
         }
@@ -394,23 +394,24 @@ static bool find_screened(const head *h) {
     return true;
 }
 
-/* Each lane's best output (a NaN, if there is one), as [2] floats (value, column) at lane's place of the
- * output row; the reader takes the best of them, the first among equals. A column is exact in float32 up to
- * 2^24, which the vocabulary may not exceed. */
-void FB_KERNEL(head_argmax)(const fb_call *call, const fb_lane *lane) {
+/* Each worker writes its best output as two floats (value, column) at its index in the output row; a NaN
+ * counts as best. The reader takes the best of these, the first among equals. A column is exact in float32 up
+ * to 2^24, the largest vocabulary allowed. */
+void FB_KERNEL(head_argmax)(const fb_call *call, const fb_worker *worker) {
     const fb_weight *w = &call->weights[0];
     fb_call plain = as_group(call);
-    linear_work *work = (linear_work *)(void *)lane->scratch;
-    float *scratch = lane->scratch + FB_LINEAR_WORK;
+    linear_work *work = (linear_work *)(void *)worker->scratch;
+    float *scratch = worker->scratch + FB_LINEAR_WORK;
     head h = {.call = &plain, .act = call->act, .work = work};
-    fb_lane_share(lane, w->rows, FB_LINEAR_GRAIN, &h.begin, &h.end);
+    fb_worker_share(worker, w->rows, FB_LINEAR_GRAIN, &h.begin, &h.end);
     bool screen = call->attr.screen && w->screen && w->screen->ready;
     if (!screen && h.begin < h.end) fetch_first(weights_at(&plain, 0, h.begin), w);
     work->stats.segment = -1;
     input in = prepare(&plain, 0, NULL, &work->stats, &scratch);
     h.in = &in;
     for (; h.row < call->rows; h.row++) {
-        h.best = (float *)fb_view_at(&call->out[0], h.row, 0) + 2 * lane->index;
+        if (h.row > 0 && fb_worker_cancelled(worker)) return;
+        h.best = (float *)fb_view_at(&call->out[0], h.row, 0) + 2 * worker->index;
         if (!screen || !find_screened(&h)) find_best(&h);
     }
 }

@@ -1,8 +1,8 @@
-/* layernorm, rmsnorm, and add_norm, the residual additions with the norms that follow. Lanes share the rows.
- */
+/* layernorm, rmsnorm; norm_add: a norm with the residual addition that follows; add_norm: residual additions
+ * with the norms that follow. Workers share the rows. */
 #include "backend/cpu/norm.h"
 
-/* Norm `kind` of row x [n] with the call's weights number `first` and `first` + 1. */
+/* Writes norm `kind` of row x [n], with the call's weights `first` and `first` + 1. */
 static void norm_row(const fb_call *call, fb_op_kind kind, const void *x, row_stats stats, int first,
                      const fb_view *out, int64_t row) {
     const fb_weight *w = &call->weights[first], *b = &call->weights[first + 1];
@@ -17,9 +17,9 @@ static row_stats row_stats_of(const fb_call *call, fb_op_kind kind, fb_dtype dty
     return stats;
 }
 
-static void norm_rows(const fb_call *call, const fb_lane *lane, fb_op_kind kind) {
+static void norm_rows(const fb_call *call, const fb_worker *worker, fb_op_kind kind) {
     int64_t begin, end;
-    fb_lane_share(lane, call->rows, 1, &begin, &end);
+    fb_worker_share(worker, call->rows, 1, &begin, &end);
     for (int64_t row = begin; row < end; row++) {
         const void *x = fb_view_at(&call->in[0], row, 0);
         row_stats stats = row_stats_of(call, kind, call->in[0].dtype, x, call->weights[0].cols);
@@ -27,12 +27,33 @@ static void norm_rows(const fb_call *call, const fb_lane *lane, fb_op_kind kind)
     }
 }
 
-void FB_KERNEL(layernorm)(const fb_call *call, const fb_lane *lane) {
-    norm_rows(call, lane, FB_OP_LAYERNORM);
+void FB_KERNEL(layernorm)(const fb_call *call, const fb_worker *worker) {
+    norm_rows(call, worker, FB_OP_LAYERNORM);
 }
-void FB_KERNEL(rmsnorm)(const fb_call *call, const fb_lane *lane) { norm_rows(call, lane, FB_OP_RMSNORM); }
+void FB_KERNEL(rmsnorm)(const fb_call *call, const fb_worker *worker) {
+    norm_rows(call, worker, FB_OP_RMSNORM);
+}
 
-/* Row sums, rounded after each addition as the plain adds would store them. */
+/* In one pass, because `y` may be the memory of x or of r. */
+FB_INLINE void norm_add_row(fb_op_kind norm, fb_dtype t, const void *x, const void *r, row_stats stats,
+                            const fb_weight *w, const fb_weight *b, void *y) {
+    for (int64_t i = 0; i < w->cols; i += VW)
+        vf_put_n(t, y, i, w->cols, normalised(norm, t, x, i, stats, w, b) + vf_get_n(t, r, i, w->cols, 0));
+}
+
+void FB_KERNEL(norm_add)(const fb_call *call, const fb_worker *worker) {
+    const fb_weight *w = &call->weights[0], *b = &call->weights[1];
+    int64_t begin, end;
+    fb_worker_share(worker, call->rows, 1, &begin, &end);
+    for (int64_t row = begin; row < end; row++) {
+        const void *x = fb_view_at(&call->in[0], row, 0), *r = fb_view_at(&call->in[1], row, 0);
+        row_stats stats = row_stats_of(call, call->attr.norm, call->in[0].dtype, x, w->cols);
+        void *y = fb_view_at(&call->out[0], row, 0);
+        FB_FOR_DTYPE(call->out[0].dtype, T, norm_add_row(call->attr.norm, T, x, r, stats, w, b, y));
+    }
+}
+
+/* Adds rows, and rounds after each addition as the plain adds would store. */
 FB_INLINE void sum_row(fb_dtype t, const void *a, const void *b, const void *c, void *y, int64_t n) {
     for (int64_t i = 0; i < n; i += VW) {
         vf sum = vf_get_n(t, a, i, n, 0) + vf_get_n(t, b, i, n, 0);
@@ -41,10 +62,11 @@ FB_INLINE void sum_row(fb_dtype t, const void *a, const void *b, const void *c, 
     }
 }
 
-void FB_KERNEL(add_norm)(const fb_call *call, const fb_lane *lane) {
-    /* Of the sum: the weights are absent after the last layer, if the final norm is another one. */
+void FB_KERNEL(add_norm)(const fb_call *call, const fb_worker *worker) {
+    /* The width is taken from the sum, because the norm's weights are absent after the last layer if the
+     * final norm is of another kind. */
     int64_t n = call->out[0].heads * call->out[0].width, begin, end;
-    fb_lane_share(lane, call->rows, 1, &begin, &end);
+    fb_worker_share(worker, call->rows, 1, &begin, &end);
     for (int64_t row = begin; row < end; row++) {
         const void *a = fb_view_at(&call->in[0], row, 0), *b = fb_view_at(&call->in[1], row, 0);
         const void *c = call->attr.terms == 3 ? fb_view_at(&call->in[2], row, 0) : NULL;

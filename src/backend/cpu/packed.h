@@ -1,8 +1,7 @@
-/* Packed weights (base/pack.h) times quantised rows (fb_q8 of base/quant.h): integer products.
- *
- * Output n of a row is, over the blocks of 32 in their order, the sum of integer * (scale of the weight's
- * block * scale of the row's block): integers are exact in any order and the rest is one fused multiply-add a
- * block, so that the bits depend neither on the tile nor on how an instruction set multiplies bytes. */
+/* Packed weights (base/pack.h) times quantised rows (fb_q8 of base/quant.h), with integer products. Output n
+ * of a row is the sum, over the blocks of 32 in order, of integer * (scale of the weight's block * scale of
+ * the row's block). The integer is exact in any order, and the rest is one fused multiply-add a block. So the
+ * bits depend neither on the tile nor on how an instruction set multiplies bytes. */
 #ifndef FB_BACKEND_CPU_PACKED_H
 #define FB_BACKEND_CPU_PACKED_H
 
@@ -10,17 +9,17 @@
 #include "base/pack.h"
 #include "base/quant.h"
 
-/* Vectors of a group of 16 rows. */
+/* Vectors in a group of 16 rows. */
 #define PARTS (FB_PACK_ROWS / VW)
-/* Rows of x in a tile: two accumulators each (the block's integers and the float sums), beside the weights'
- * vectors. */
+/* Rows of x in a tile. Each needs two accumulators (the block's integers and the float sums), besides the
+ * weights' vectors. */
 #if defined FB_ISA_avx512
 #define PACKED_M 8
 #else
 #define PACKED_M 4
 #endif
 
-/* Bytes of a group's block, as a constant. */
+/* Bytes of one block of a group, as a compile-time constant. */
 FB_INLINE int packed_block(fb_dtype t) { return FB_PACK_ROWS * (t == FB_Q4_0 ? 18 : 34); }
 
 FB_INLINE vi vi_load(const void *p) {
@@ -29,17 +28,17 @@ FB_INLINE vi vi_load(const void *p) {
     return v;
 }
 
-/* Four bytes of a row in every lane. */
+/* The same four bytes of a row in every element. */
 FB_INLINE vi vi_word(const int8_t *p) {
     int32_t word;
     memcpy(&word, p, sizeof word);
     return word - (vi){0};
 }
 
-/* Each lane has four bytes of a weight's row and four of x: a sum that grows by their product, for nibbles (0
- * to 15) and for bytes. What the sum is at the end of a block may need a last step. The row's own sum, times
- * an offset, is taken off where the weights were shifted to be unsigned: 8 for nibbles, Q8_OFFSET for bytes.
- */
+/* A vector element holds four bytes of a weight row and four of x. nibbles_add (0 to 15) and bytes_add add
+ * the sum of the four products to `sum`; nibbles_end completes it at the end of a block. Where weights were
+ * shifted to be unsigned, the offset times the sum of the row's block is subtracted afterwards: 8 for
+ * nibbles, Q8_OFFSET for bytes. */
 #define Q8_OFFSET 0
 #if defined FB_ISA_avx512vnni
 #undef Q8_OFFSET
@@ -51,8 +50,9 @@ FB_INLINE vi nibbles_end(vi sum) { return sum; }
 FB_INLINE vi bytes_add(vi sum, vi w, vi x) { return nibbles_add(sum, w ^ (vi)_mm512_set1_epi8(-128), x); }
 
 #elif defined FB_ISA_avx512 || defined FB_ISA_avx2
-/* Products of bytes are added in pairs to 16 bits. Those of nibbles stay there until the block's end: 8 * 2 *
- * 15 * 127 fits. Of whole bytes, |w| is multiplied with x under w's sign: 2 * 128 * 127 fits, once. */
+/* Adjacent products of bytes are added as 16-bit integers. Sums of nibble products stay in 16 bits until the
+ * block's end: 8 * 2 * 15 * 127 fits. For whole bytes, |w| is multiplied with x under w's sign: 2 * 128 * 127
+ * fits, but only once. */
 #if defined FB_ISA_avx512
 FB_INLINE vi pairs16(vi a, vi b) { return (vi)_mm512_maddubs_epi16((__m512i)a, (__m512i)b); }
 FB_INLINE vi add16(vi a, vi b) { return (vi)_mm512_add_epi16((__m512i)a, (__m512i)b); }
@@ -83,16 +83,15 @@ FB_INLINE vi nibbles_add(vi sum, vi w, vi x) { return bytes_add(sum, w, x); }
 FB_INLINE vi nibbles_end(vi sum) { return sum; }
 #endif
 
-/* Bytes ahead of which one row's weights are fetched, into the first-level cache and into the second. Against
- * 1024 and the second level alone: 8% faster with weights in the third-level cache, 30% to 70% from memory.
- * Without the far one it would be 3% faster in the third-level cache, and 20% slower from memory. That was
- * Intel. Zen 4 follows one stream of weights best by itself: without fetching, a model in the third-level
- * cache decodes 14% faster, and one in memory as fast. */
+/* Prefetch distances in bytes for one row: PACKED_NEAR into the L1 cache, PACKED_FAR into L2. Intel: compared
+ * with a distance of 1024 into L2 only, this is 8% faster with weights in L3 and 30% to 70% faster from
+ * memory. Without the far prefetch it would be 3% faster from L3 and 20% slower from memory. Zen 4 uses no
+ * prefetch: without it, a model in L3 decodes 14% faster, and one in memory equally fast. */
 #define PACKED_NEAR 4096
 #define PACKED_FAR  16384
 
-/* sum[m * ldsum + n] for `ms` rows of x (`ldx` blocks apart) and vectors `first` … of a group's 16 outputs;
- * `fetch`: what comes next is asked for. */
+/* sum[m * ldsum + n] for `ms` rows of x (`ldx` blocks apart) and vectors `first` … of a group's 16 outputs.
+ * `fetch`: prefetch the weights that follow. */
 FB_INLINE void packed_tile(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_t ldx, int64_t blocks, int ms,
                            int first, int parts, const bool fetch, float *sum, int64_t ldsum) {
     vf acc[PACKED_M][PARTS];
@@ -134,8 +133,8 @@ FB_INLINE void packed_tile(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_
         for (int p = 0; p < parts; p++) vf_put(FB_F32, sum + m * ldsum, (first + p) * VW, acc[m][p]);
 }
 
-/* All 16 outputs of a group. One row takes all vectors at once, so that the weights go by once; more rows
- * than registers allow that with take them one after the other. */
+/* All 16 outputs of a group. A single row uses all vectors at once, so that the weights are read once. More
+ * rows need too many registers for that; they take the vectors one by one. */
 FB_INLINE void packed_rows(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_t ldx, int64_t blocks, int ms,
                            bool zen, float *sum, int64_t ldsum) {
     if (ms > 1)
@@ -146,7 +145,7 @@ FB_INLINE void packed_rows(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_
         packed_tile(wt, w, x, ldx, blocks, 1, 0, PARTS, true, sum, ldsum);
 }
 
-/* sum[m * ldsum + n] for `rows` rows and the 16 * `groups` outputs from w on. */
+/* sum[m * ldsum + n] for `rows` rows and the 16 * `groups` outputs that start at w. */
 FB_INLINE void packed_sums(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_t ldx, int64_t blocks,
                            int64_t rows, int64_t groups, float *sum, int64_t ldsum) {
     const bool zen = on_zen();
@@ -162,9 +161,9 @@ FB_INLINE void packed_sums(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_
     }
 }
 
-/* ---- rows -------------------------------------------------------------------------------------------- */
+/* ---- rows ---- */
 
-/* The low byte of each lane. */
+/* Stores the low byte of each element. */
 FB_INLINE void vi_store_bytes(int8_t *p, vi v) {
 #if defined FB_ISA_avx512
     _mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtepi32_epi8((__m512i)v));
@@ -187,8 +186,8 @@ FB_INLINE int32_t vi_sum(vi v) {
 #endif
 }
 
-/* One row of `n` float32 as blocks. A block that is not finite gets the scale NaN, which every product with
- * it keeps. */
+/* Quantises one row of `n` float32. A block with a value that is not finite gets the scale NaN, so that every
+ * product with it is NaN. */
 FB_INLINE void quantize_row(const float *x, int64_t n, fb_q8 *out) {
     for (int64_t b = 0; b < n / 32; b++, x += 32, out++) {
         vf most = vf_set1(0), check = vf_set1(0);

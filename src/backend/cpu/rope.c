@@ -1,13 +1,13 @@
-/* rope_angles, rope, kv_append, and rope_kv, which is all of them but the angles: what happens to q, k and v
- * between their projection and the attention. */
+/* rope_angles, rope, kv_append, and rope_kv, which is rope and kv_append in one: all work on q, k and v
+ * between their projection and attention. */
 #include "backend/cpu/kernel.h"
 #include "backend/cpu/simd.h"
 
-/* Angles in double: a position may be large, and its product with a frequency must keep its fraction of a
- * turn. */
-void FB_KERNEL(rope_angles)(const fb_call *call, const fb_lane *lane) {
+/* Angles are computed in double: a position may be large, and its product with a frequency must keep the
+ * fraction of a turn. */
+void FB_KERNEL(rope_angles)(const fb_call *call, const fb_worker *worker) {
     int64_t half = call->attr.rotary / 2, begin, end;
-    fb_lane_share(lane, call->rows, 1, &begin, &end);
+    fb_worker_share(worker, call->rows, 1, &begin, &end);
     for (int64_t row = begin; row < end; row++) {
         float *out = fb_view_at(&call->out[0], row, 0);
         int64_t position = call->row[row].position, limit = call->attr.limit;
@@ -20,7 +20,7 @@ void FB_KERNEL(rope_angles)(const fb_call *call, const fb_lane *lane) {
     }
 }
 
-/* Pairs of a head's first 2 * half elements; the others are copied. */
+/* Rotates the pairs in a head's first 2 * half elements and copies the others. */
 FB_INLINE void rotate(fb_dtype t, const void *x, void *y, const float *angles, int64_t half, int64_t width) {
     const void *x2 = vf_address(t, x, half);
     void *y2 = (void *)(uintptr_t)vf_address(t, y, half);
@@ -33,10 +33,10 @@ FB_INLINE void rotate(fb_dtype t, const void *x, void *y, const float *angles, i
     for (int64_t i = 2 * half; i < width; i += VW) vf_put_n(t, y, i, width, vf_get_n(t, x, i, width, 0));
 }
 
-void FB_KERNEL(rope)(const fb_call *call, const fb_lane *lane) {
+void FB_KERNEL(rope)(const fb_call *call, const fb_worker *worker) {
     const fb_view *in = &call->in[0], *out = &call->out[0];
     int64_t begin, end;
-    fb_lane_share(lane, call->rows * in->heads, 1, &begin, &end);
+    fb_worker_share(worker, call->rows * in->heads, 1, &begin, &end);
     for (int64_t item = begin; item < end; item++) {
         int64_t row = item / in->heads, head = item % in->heads;
         const float *angles = fb_view_at(&call->in[1], row, 0);
@@ -46,7 +46,7 @@ void FB_KERNEL(rope)(const fb_call *call, const fb_lane *lane) {
     }
 }
 
-/* k and v of one head and token become the cache's at `position`, rounded to its dtype. */
+/* Writes k and v of one head and token to the cache at `position`, rounded to the cache's dtype. */
 FB_INLINE void append(const fb_kv *kv, int64_t head, int64_t position, fb_dtype t, const void *k,
                       const void *v) {
     int64_t slot = fb_ring_slot(&kv->ring, position);
@@ -56,38 +56,39 @@ FB_INLINE void append(const fb_kv *kv, int64_t head, int64_t position, fb_dtype 
         kv->dtype, T, const size_t size = T == FB_F32 ? 4 : 2; for (int64_t i = 0; i < width; i += VW) {
             uint8_t x[VW * 4];
             vf_put(T, x, 0, vf_get_any(t, k, i, width, 0));
-            for (int n = 0; n < VW && i + n < width; n++, key += FB_KV_LANES * size)
+            for (int n = 0; n < VW && i + n < width; n++, key += FB_KV_GROUP * size)
                 memcpy(key, x + (size_t)n * size, size);
             vf_put_n(T, value, i, width, vf_get_any(t, v, i, width, 0));
         });
 }
 
-void FB_KERNEL(kv_append)(const fb_call *call, const fb_lane *lane) {
+void FB_KERNEL(kv_append)(const fb_call *call, const fb_worker *worker) {
     const fb_view *k = &call->in[0], *v = &call->in[1];
     const fb_kv *kv = &call->kv;
     int64_t begin, end;
-    fb_lane_share(lane, call->rows * kv->heads, 1, &begin, &end);
+    fb_worker_share(worker, call->rows * kv->heads, 1, &begin, &end);
     for (int64_t item = begin; item < end; item++) {
-        int64_t row = item / kv->heads, head = item % kv->heads;
+        /* Head by head: FB_KV_GROUP rows of a head write the same cache lines. */
+        int64_t head = item / call->rows, row = item % call->rows;
         append(kv, head, call->row[row].position, k->dtype, fb_view_at(k, row, head),
                fb_view_at(v, row, head));
     }
 }
 
-/* in: q, k, v, angles, with sinks those of the second query; out: the rotated q, the second one. A lane takes
- * whole KV heads, each with the query heads that read it, so that an attention kernel which does the same
- * needs no barrier in between. The rotated k is rounded to the activation dtype first, as rope would have
- * stored it. */
-void FB_KERNEL(rope_kv)(const fb_call *call, const fb_lane *lane) {
+/* in: q, k, v, angles, and with sinks the angles of the second query. out: the rotated q, and with sinks the
+ * second one. A worker takes whole KV heads with the query heads that read them. So no barrier is needed
+ * before an attention kernel that divides the work in the same way. The rotated k is first rounded to the
+ * activation dtype, as rope would have stored it. */
+void FB_KERNEL(rope_kv)(const fb_call *call, const fb_worker *worker) {
     const fb_view *q = &call->in[0], *k = &call->in[1], *v = &call->in[2];
     const fb_kv *kv = &call->kv;
     int queries = call->out[1].data ? 2 : 1;
     int64_t group = q->heads / kv->heads, half = call->attr.rotary / 2, begin, end;
-    fb_lane_share(lane, kv->heads, 1, &begin, &end);
+    fb_worker_share(worker, kv->heads, 1, &begin, &end);
     for (int64_t head = begin; head < end; head++)
         for (int64_t row = 0; row < call->rows; row++) {
             const float *angles = fb_view_at(&call->in[3], row, 0);
-            void *key = lane->scratch;
+            void *key = worker->scratch;
             for (int n = 0; n < queries; n++) {
                 const float *turn = fb_view_at(&call->in[3 + n], row, 0);
                 for (int64_t g = head * group; g < (head + 1) * group; g++)

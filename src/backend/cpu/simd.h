@@ -1,8 +1,7 @@
-/* One vector of VW floats, for every instruction set: arithmetic by the compiler's vector extension, the rest
- * (widening and narrowing 16-bit floats, fused multiply-add, rounding) here.
- *
- * Elements are read and written through vf_get and vf_put with their dtype; kernels call these with a
- * constant dtype, so that the choice is made at compile time. Pointers need no alignment. */
+/* One vector of VW floats, for every instruction set. Arithmetic uses the compiler's vector extension. This
+ * file adds the rest: widening and narrowing of 16-bit floats, fused multiply-add, rounding. vf_get and
+ * vf_put read and write elements of any dtype. Kernels call them with a constant dtype, so that the choice is
+ * made at compile time. Pointers need no alignment. */
 #ifndef FB_BACKEND_CPU_SIMD_H
 #define FB_BACKEND_CPU_SIMD_H
 
@@ -24,7 +23,7 @@
 #define VW 4
 #endif
 
-/* A cast between the two keeps the bits; a comparison gives a vi of 0 and -1. */
+/* A cast between vf and vi keeps the bits. A comparison gives a vi of 0 and -1. */
 typedef float vf __attribute__((vector_size(VW * 4)));
 typedef int32_t vi __attribute__((vector_size(VW * 4)));
 typedef uint32_t vu __attribute__((vector_size(VW * 4)));
@@ -47,7 +46,7 @@ FB_INLINE vf vf_load_bf16(const void *p) {
 
 FB_INLINE vf vf_select(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (~mask & (vi)b)); }
 
-/* vf_max and vf_min are the second operand when either is NaN, so that vf_max(limit, x) keeps a NaN of x. */
+/* vf_max and vf_min return the second operand if either is NaN. So vf_max(limit, x) keeps a NaN of x. */
 
 #if defined FB_ISA_avx512
 
@@ -95,7 +94,7 @@ FB_INLINE void vf_store_f16(void *p, vf v) {
     memcpy(p, h, sizeof h);
 }
 FB_INLINE vf vf_fma(vf a, vf b, vf c) { return a * b + c; }
-/* To the nearest integer, for |x| < 2^22: adding 1.5 * 2^23 leaves no room for a fraction. */
+/* Rounds to the nearest integer, for |x| < 2^22: a sum with 1.5 * 2^23 has no bits for a fraction. */
 FB_INLINE vf vf_round(vf x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
 FB_INLINE vi vf_to_int(vf x) { return __builtin_convertvector(x, vi); }
 FB_INLINE vf vf_max(vf a, vf b) { return vf_select(a > b, a, b); }
@@ -105,8 +104,8 @@ FB_INLINE bool vf_reaches(vf x, float y) { return x[0] >= y || x[1] >= y || x[2]
 
 #endif
 
-/* Whether the processor is a Zen 4: what is said of it below was measured there. Zen 3, of the same family,
- * goes along; it has no AVX-512. */
+/* Whether the processor is a Zen 4, where the figures in these files were measured. Zen 3 is of the same
+ * family and is treated alike; it has no AVX-512. */
 FB_INLINE bool on_zen(void) {
 #if VW >= 8
     return __builtin_cpu_is("amdfam19h");
@@ -115,7 +114,7 @@ FB_INLINE bool on_zen(void) {
 #endif
 }
 
-/* To the nearest bf16, ties to even, as fb_f32_to_bf16; the lower 16 bits are 0. */
+/* Rounds to the nearest bf16, ties to even, as fb_f32_to_bf16 does. The lower 16 bits are 0. */
 FB_INLINE vf vf_rounded_bf16(vf v) {
     vu bits = (vu)v, nearest = bits + 0x7fff + ((bits >> 16) & 1);
     return vf_select(v != v, (vf)((bits | 0x400000) & 0xffff0000), (vf)(nearest & 0xffff0000));
@@ -127,14 +126,15 @@ FB_INLINE void vf_store_bf16(void *p, vf v) {
     memcpy(p, h, sizeof h);
 }
 
-/* The first n elements of v; `fill` in place of the others. */
+/* The first n elements of v, and `fill` in the others. */
 FB_INLINE vf vf_first(vf v, int64_t n, float fill) {
     vi index;
     for (int i = 0; i < VW; i++) index[i] = i;
     return vf_select(index < (int32_t)n, v, vf_set1(fill));
 }
 
-/* The sum of the elements, halves onto halves: one fixed order for each width. */
+/* The sum of the elements: the upper half is added to the lower half until one is left. Each width has one
+ * fixed order. */
 FB_INLINE float vf_sum(vf v) {
 #if defined FB_ISA_avx512
     __m256 h = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
@@ -168,8 +168,7 @@ FB_INLINE float vf_max_of(vf v) {
 #endif
 }
 
-/* ---- elements of any dtype
- * ----------------------------------------------------------------------------------------- */
+/* ---- elements of any dtype ---- */
 
 FB_INLINE const uint8_t *vf_address(fb_dtype t, const void *p, int64_t i) {
     return (const uint8_t *)p + i * (t == FB_F32 ? 4 : 2);
@@ -190,7 +189,7 @@ FB_INLINE void vf_put(fb_dtype t, void *p, int64_t i, vf v) {
         vf_store_bf16(at, v);
 }
 
-/* Elements i … of an array that ends at n: the lanes beyond it are `fill`, and are not written. */
+/* Elements i … of an array that ends at n. Elements beyond it read as `fill` and are not written. */
 FB_INLINE vf vf_get_n(fb_dtype t, const void *p, int64_t i, int64_t n, float fill) {
     if (i + VW <= n) return vf_get(t, p, i);
 #if defined FB_ISA_avx512
@@ -223,14 +222,14 @@ FB_INLINE void vf_put_n(fb_dtype t, void *p, int64_t i, int64_t n, vf v) {
     memcpy((void *)(uintptr_t)vf_address(t, p, i), raw, (size_t)(n - i) * (t == FB_F32 ? 4 : 2));
 }
 
-/* vf_get_n for a dtype that is not a constant: for vectors that are read once a row, as a norm's weights and
- * a bias are. */
+/* vf_get_n for a dtype that is not a constant: for vectors read once a row, such as a norm's weights or a
+ * bias. */
 FB_INLINE vf vf_get_any(fb_dtype t, const void *p, int64_t i, int64_t n, float fill) {
     if (t == FB_F32) return vf_get_n(FB_F32, p, i, n, fill);
     return t == FB_F16 ? vf_get_n(FB_F16, p, i, n, fill) : vf_get_n(FB_BF16, p, i, n, fill);
 }
 
-/* What storing as `t` and reading back would give. */
+/* The value after storing it as `t` and reading it back. */
 FB_INLINE vf vf_rounded(fb_dtype t, vf v) {
     if (t == FB_F32) return v;
     if (t == FB_BF16) return vf_rounded_bf16(v);
@@ -239,7 +238,7 @@ FB_INLINE vf vf_rounded(fb_dtype t, vf v) {
     return vf_get(t, raw, 0);
 }
 
-/* Runs `statement` with T a constant, once for each dtype that vector kernels have. */
+/* Runs `statement` with T as a compile-time constant, for each dtype that vector kernels support. */
 #define FB_FOR_DTYPE(dtype, T, statement)                                                                    \
     do {                                                                                                     \
         if ((dtype) == FB_F32) {                                                                             \
@@ -254,15 +253,14 @@ FB_INLINE vf vf_rounded(fb_dtype t, vf v) {
         }                                                                                                    \
     } while (0)
 
-/* ---- functions
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- functions ---- */
 
-/* exp: 2^n * p(r) with |r| <= ln(2)/2. The polynomial was fitted for relative error (3e-9,
- * below float's own). Overflows to inf, underflows through the subnormals to 0. */
+/* exp(x) = 2^n * p(r) with |r| <= ln(2)/2. The polynomial was fitted for relative error (3e-9, below float's
+ * own). Overflows to inf, underflows through the subnormals to 0. */
 FB_INLINE vf vf_exp(vf x) {
     x = vf_min(vf_set1(89.0f), vf_max(vf_set1(-104.0f), x));
     vf n = vf_round(x * 0x1.715476p+0f);
-    /* ln(2) in two parts: the first has 12 bits, so that n times it is exact. */
+    /* ln(2) in two parts. The first has 12 bits, so that n times it is exact. */
     vf r = vf_fma(n, vf_set1(-0x1.62ep-1f), x);
     r = vf_fma(n, vf_set1(-0x1.0bfbe8p-15f), r);
     vf p = vf_set1(0.001381453884726425f);
@@ -274,7 +272,7 @@ FB_INLINE vf vf_exp(vf x) {
 #if defined FB_ISA_avx512
     return _mm512_scalef_ps(p, n);
 #else
-    /* 2^n in two factors, because n goes from -150 to 129. */
+    /* 2^n as two factors, because n ranges from -150 to 129. */
     vi k = vf_to_int(n), half = k >> 1;
     vf a = (vf)((half + 127) << 23), b = (vf)((k - half + 127) << 23);
     return p * a * b;
@@ -288,10 +286,10 @@ FB_INLINE vf vf_silu(vf x) { return vf_gate(x, x); }
 
 FB_INLINE vf vf_gelu_tanh(vf x) { return vf_gate(x, 1.5957691216057308f * (x + 0.044715f * x * x * x)); }
 
-/* x * Phi(x). With a = |x|: below 1, Phi(x) = 1/2 + x * p(x^2); above, Phi(-a) = exp(-a^2/2) * q(1 / (1 +
- * 0.35 a)), q without constant term, up to a = 14.5, where exp has underflowed. Both polynomials were fitted
- * to an error (3e-10 absolute, 3e-8 relative) below float's own. The left tail keeps its digits, which 0.5 *
- * x * (1 + erf(...)) loses to cancellation. */
+/* x * Phi(x), with a = |x|. Below 1, Phi(x) = 1/2 + x * p(x^2). Above, Phi(-a) = exp(-a^2/2) * q(1 / (1 +
+ * 0.35 a)), where q has no constant term, up to a = 14.5, where exp has underflowed. Both polynomials were
+ * fitted to an error (3e-10 absolute, 3e-8 relative) below float's own. The left tail keeps its digits; 0.5 *
+ * x * (1 + erf(...)) would lose them to cancellation. */
 FB_INLINE vf vf_gelu(vf x) {
     vf a = vf_max(x, -x), u = x * x;
     vf p = vf_set1(-7.664679287699983e-06f);

@@ -1,7 +1,6 @@
-/* Sums of products with float weights, and with quantised ones that are decoded to floats first.
- *
- * Every output is one vector accumulator over K in steps of VW, then vf_sum: whatever the tile, the order is
- * the same, so that a token gives the same bits alone and in a batch. */
+/* Sums of products with float weights, and with quantised weights that are decoded to floats first. Every
+ * output is one vector accumulator over K, VW elements at a time, then vf_sum. The order is the same for
+ * every tile, so a token gives the same bits alone and in a batch. */
 #ifndef FB_BACKEND_CPU_TILE_H
 #define FB_BACKEND_CPU_TILE_H
 
@@ -9,54 +8,57 @@
 #include "backend/cpu/vdot.h"
 #include "base/quant_blocks.h"
 
-/* Outputs of several rows that are computed before they are finished (bias, activation, …) and stored: few
- * enough that their sums stay near, a multiple of the tiles' widths, of a packed group and of a cache line.
- */
+/* Outputs in a block of several rows. A block is computed, then finished (bias, activation, …) and stored. It
+ * is small enough that its sums stay in cache, and a multiple of the tiles' widths, of a packed group and of
+ * a cache line. */
 #define BLOCK_N 48
-/* Rows of x that share a panel of decoded weights: at 128, decoding is 2% of the multiply-adds. */
+/* Rows of x that share a panel of decoded weights. At 128, decoding costs 2% of the multiply-adds. */
 #define BLOCK_M 128
-/* Columns of a panel: BLOCK_N rows of so many floats stay in the second-level cache, and a tile's rows of x
- * in the first. A multiple of every quantised type's block. */
+/* Columns of a panel. BLOCK_N rows of this many floats stay in the L2 cache, and a tile's rows of x in L1. A
+ * multiple of every quantised type's block. */
 #define PANEL_K 1024
-/* Floats from one row of a panel of k columns to the next: a little more than the row, so that rows do not
- * compete for the same lines of the cache. */
+/* Stride in floats of a panel with k columns. It is a little more than k, so that rows do not compete for the
+ * same cache lines. */
 #define PANEL_LD(k) (((k) + 31) / 16 * 16)
 
-/* What a lane needs besides its inputs: a panel, and the accumulators of a block between panels. */
+/* A worker's memory besides its inputs: a panel, and the accumulators of a block between two panels. */
 typedef struct tile_work {
     float panel[BLOCK_N * PANEL_LD(PANEL_K)];
     float carry[BLOCK_M * BLOCK_N * VW];
 } tile_work;
 
-/* ---- one row ------------------------------------------------------------------------------------------ */
+/* ---- one row ---- */
 
-/* Outputs at a time. Each takes a whole cache line of its row before the next has its turn: few rows, each
- * line read at once, are what the hardware's prefetchers follow best. Measured with f16 in the third-level
- * cache: eight rows by vectors 38 GB/s on two cores, eight by lines 48, four or two by lines 50. */
+/* Outputs at a time. The loop reads one whole cache line of each output's row in turn: hardware prefetchers
+ * follow few rows read by lines best. Measured with f16 weights in L3 on two cores: eight rows by vectors 38
+ * GB/s, eight by lines 48, four or two by lines 50. */
 #define ONE_N 4
-/* What is fetched ahead: the next tile (or so many bytes, where tiles are small) into the first-level cache,
- * and what comes FAR tiles after it into the second. The near one alone is best while the weights are in the
- * third-level cache (12% faster than the far one alone), the far one alone from memory (8% faster than the
- * near one); both together are as good as the better one in each. That was Intel. On Zen 4 each takes the
- * slot of a load: without the far one 152 instead of 133 GB/s from the third-level cache, 49 instead of 41
- * from memory, so there is none. Larger tiles push each other out of the first-level cache: beyond
- * LARGE_BYTES, each row is fetched NEAR_BYTES / ONE_N ahead of itself (rows of 8 KiB from the third-level
- * cache: 57 GB/s instead of 42). */
+/* What is prefetched: the next tile (or NEAR_BYTES, if tiles are small) into L1, and what lies FAR tiles
+ * after it into L2.
+ *
+ * Intel: the near prefetch alone is best with weights in L3 (12% faster than the far one alone), the far one
+ * alone from memory (8% faster than the near one). Both together equal the better one in each case. Zen 4:
+ * each prefetch takes the slot of a load. Without the far one it reads 152 instead of 133 GB/s from L3 and 49
+ * instead of 41 from memory, so it has none.
+ *
+ * Tiles above LARGE_BYTES evict each other from L1. Then each row is prefetched NEAR_BYTES / ONE_N ahead of
+ * itself (rows of 8 KiB from L3: 57 GB/s instead of 42). */
 #define NEAR_BYTES  4096
 #define FAR         2
 #define LARGE_BYTES 8192
 
-/* What a lane reads: weights up to `end`, then those at `next` (NULL: nothing that is known). */
+/* The weights that a worker reads: up to `end`, then from `next` on (NULL: not known). */
 typedef struct stream {
     const uint8_t *end, *next;
 } stream;
 
-/* Where what lies at `at`, if the stream went on in memory, is. Without more to come: what is read now. */
+/* Address `at` of the stream: past `end` it continues at `next`. If there is no `next`, returns `now`, the
+ * address being read. */
 FB_INLINE const uint8_t *stream_at(const stream *s, const uint8_t *at, const uint8_t *now) {
     return at < s->end ? at : s->next ? s->next + (at - s->end) : now;
 }
 
-/* sum[n] of a row and `ns` rows of weights, a tile; `large`: of more than LARGE_BYTES. */
+/* A tile: sum[n] of a row and `ns` rows of weights. `large`: the tile exceeds LARGE_BYTES. */
 FB_INLINE void tile_one(fb_dtype wt, const bool zen, const void *w, const float *x, int64_t k, const int ns,
                         const bool large, const stream *s, float *sum) {
     const bool split = vdot_splits(wt, zen);
@@ -100,7 +102,7 @@ FB_INLINE void tiles_how(fb_dtype wt, const bool zen, const void *w, const float
     for (; n < ns; n++) tile_one(wt, zen, vf_address(wt, w, n * k), x, k, 1, false, &s, sum + n);
 }
 
-/* sum[n] of a row and `ns` rows of weights; at `next` is what the lane reads after them. */
+/* sum[n] of a row and `ns` rows of weights. The worker then reads the weights at `next`. */
 FB_INLINE void tiles_one(fb_dtype wt, const void *w, const float *x, int64_t k, int64_t ns,
                          const uint8_t *next, float *sum) {
     if (on_zen())
@@ -109,9 +111,10 @@ FB_INLINE void tiles_one(fb_dtype wt, const void *w, const float *x, int64_t k, 
         tiles_how(wt, false, w, x, k, ns, next, sum);
 }
 
-/* ---- many rows, through panels ------------------------------------------------------------------------- */
+/* ---- many rows, through panels ---- */
 
-/* As many accumulators as there are registers, less the weights' and one for x. */
+/* Rows and outputs of a tile: as many accumulators as there are registers, less those for the weights and one
+ * for x. */
 #if defined FB_ISA_avx512
 #define MANY_M 6
 #define MANY_N 4
@@ -125,10 +128,11 @@ FB_INLINE void decode_floats(fb_dtype t, const void *w, int64_t count, float *ou
 }
 
 /* One row's part of a packed block. */
-FB_INLINE void decode_packed(fb_dtype t, const uint8_t *block, int64_t lane, float *out) {
-    float d = fb_f16_to_f32((uint16_t)(block[2 * lane] | block[2 * lane + 1] << 8));
+FB_INLINE void decode_packed(fb_dtype t, const uint8_t *block, int64_t in_group, float *out) {
+    float d = fb_f16_to_f32((uint16_t)(block[2 * in_group] | block[2 * in_group + 1] << 8));
     int8_t raw[32];
-    for (int j = 0; j < (t == FB_Q4_0 ? 4 : 8); j++) memcpy(raw + 4 * j, block + 32 + 64 * j + 4 * lane, 4);
+    for (int j = 0; j < (t == FB_Q4_0 ? 4 : 8); j++)
+        memcpy(raw + 4 * j, block + 32 + 64 * j + 4 * in_group, 4);
     if (t == FB_Q4_0)
         for (int i = 0; i < 16; i++) {
             out[i] = (float)((raw[i] & 15) - 8) * d;
@@ -157,8 +161,8 @@ static inline void decode_row(const fb_weight *w, int64_t row, int64_t k0, int64
     }
 }
 
-/* sum[m * BLOCK_N + n] of `ms` rows of x and `ns` rows of a panel, k columns of them. The accumulators come
- * from and go to `carry` where this is not the first or the last part of the columns. */
+/* sum[m * BLOCK_N + n] of `ms` rows of x and `ns` rows of a panel, over k columns. Between parts of the
+ * columns the accumulators are kept in `carry`. */
 FB_INLINE void tile_many(const float *w, int64_t ldw, const float *x, int64_t ldx, int64_t k, int ms, int ns,
                          bool first, bool last, float *carry, float *sum) {
     vf acc[MANY_M][MANY_N];
@@ -188,7 +192,7 @@ FB_INLINE void tile_many(const float *w, int64_t ldw, const float *x, int64_t ld
                 vf_put(FB_F32, carry, (m * BLOCK_N + n) * VW, acc[m][n]);
 }
 
-/* The same for any number of rows up to MANY_M and one tile's width or one output: each a constant. */
+/* The same for 1 to MANY_M rows, and for MANY_N outputs or one. Each count is a compile-time constant. */
 static inline void tile_rows(const float *w, int64_t ldw, const float *x, int64_t ldx, int64_t k, int ms,
                              bool wide, bool first, bool last, float *carry, float *sum) {
 #define ROWS(count)                                                                                          \

@@ -1,11 +1,11 @@
-/* Running sums of products, a vector at a time: whole, or in halves where the processor is faster that way.
- * Element by element both are the same sums, to the bit. */
+/* Running sums of products, one vector at a time: kept whole, or in halves where that is faster. Both give
+ * the same bits. */
 #ifndef FB_BACKEND_CPU_VDOT_H
 #define FB_BACKEND_CPU_VDOT_H
 
 #include "backend/cpu/simd.h"
 
-/* VW running sums; `split`: in halves. */
+/* VW running sums. With `split` they are kept in `low` and `high`. */
 typedef struct vdot {
     vf whole;
 #if defined FB_ISA_avx512
@@ -13,8 +13,8 @@ typedef struct vdot {
 #endif
 } vdot;
 
-/* Zen 4 widens 16 floats of 16 bits from memory and multiplies them in 1.9 cycles, two times 8 in 1.1.
- * Intel's cores lose 4% that way. */
+/* Zen 4 widens 16 half floats from memory and multiplies them in 1.9 cycles; two times 8 take 1.1 cycles.
+ * Intel's cores lose 4% with halves. */
 FB_INLINE bool vdot_splits(fb_dtype t, const bool zen) {
 #if defined FB_ISA_avx512
     return zen && t == FB_F16;
@@ -40,7 +40,7 @@ FB_INLINE vdot vdot_add(fb_dtype t, const bool split, vdot s, const void *w, con
     return s;
 }
 
-/* The same of elements i … of arrays that end at n. */
+/* The same for elements i … of arrays that end at n. */
 FB_INLINE vdot vdot_add_n(fb_dtype t, const bool split, vdot s, const void *w, const float *x, int64_t i,
                           int64_t n) {
     vf a = vf_get_n(t, w, i, n, 0), b = vf_get_n(FB_F32, x, i, n, 0);
@@ -56,7 +56,7 @@ FB_INLINE vdot vdot_add_n(fb_dtype t, const bool split, vdot s, const void *w, c
     return s;
 }
 
-/* s + w * x, of VW elements w. */
+/* s + w * x for VW elements w and one x. */
 FB_INLINE vdot vdot_add_scaled(fb_dtype t, const bool split, vdot s, const void *w, float x) {
 #if defined FB_ISA_avx512
     if (split) {
@@ -89,11 +89,11 @@ FB_INLINE vf vdot_whole(const bool split, vdot s) {
     return s.whole;
 }
 
-/* vf_sum of it. */
+/* The sum of all elements: vf_sum of the whole vector. */
 FB_INLINE float vdot_sum(const bool split, vdot s) { return vf_sum(vdot_whole(split, s)); }
 
 #if VW >= 8
-/* vf_sum's first step: halves onto halves, down to 8 elements. */
+/* The first addition of vf_sum: halves are added until 8 elements are left. */
 FB_INLINE __m256 vdot_eight(const bool split, vdot s) {
 #if defined FB_ISA_avx512
     if (split) return _mm256_add_ps(s.low, s.high);
@@ -105,7 +105,7 @@ FB_INLINE __m256 vdot_eight(const bool split, vdot s) {
 }
 #endif
 
-/* vdot_sum of four, in the same order: what lies in the same place is added at once. */
+/* vdot_sum of four vectors at once, with the additions in the same order. */
 FB_INLINE void vdot_sum_four(const bool split, const vdot *s, float *sum) {
 #if VW >= 8
     __m256 a = vdot_eight(split, s[0]), b = vdot_eight(split, s[1]), c = vdot_eight(split, s[2]),

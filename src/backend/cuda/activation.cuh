@@ -1,10 +1,10 @@
-/* The activation functions, for the ops of their names and for the kernels that they are fused into. */
+/* The activation functions, for the ops of the same names and for the kernels they are fused into. */
 #ifndef FB_BACKEND_CUDA_ACTIVATION_CUH
 #define FB_BACKEND_CUDA_ACTIVATION_CUH
 
 #include "backend/cuda/device.cuh"
 
-/* x * Phi(x), by erfc: the left tail keeps its digits, which 1 + erf(…) loses to cancellation. */
+/* x * Phi(x), by erfc: this keeps the digits of the left tail, which 1 + erf(…) loses to cancellation. */
 FB_DEVICE float fb_gelu(float x) { return 0.5f * x * erfcf(-0.70710678118654752f * x); }
 
 /* x / (1 + exp(-y)): silu for y = x, the tanh form of gelu for y = 2 sqrt(2/pi) (x + 0.044715 x^3). */

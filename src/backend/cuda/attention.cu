@@ -1,18 +1,17 @@
-/* attn_scores, softmax, attn_values, and attn_rows, which is all three on one item at a time with the same
- * sums:
+/* attn_scores, softmax, attn_values, and attn_rows, which does all three for one item at a time. Both have
+ * the same sums:
  *  - a score is one chain of fmaf over the head's width, times the scale, rounded to the activations' type;
  *  - a softmax adds exponentials in THREADS chains (slot modulo THREADS), then over the block, and rounds;
  *  - a weighted sum of values adds in PARTS chains (slot modulo PARTS), then these in their order.
- * Of a ring, what a token does not see has a score of -INFINITY, so a weight of 0. */
+ * In a ring, a slot that a token does not see has the score -INFINITY and so the weight 0. */
 #include "backend/cuda/attention.cuh"
 
 #define THREADS 256
 #define PARTS   16
-/* Chunks of 16 bytes that a block takes at a time of a value. */
+/* 16-byte chunks of a value that a block sums at a time. */
 #define PASS_CHUNKS (THREADS / PARTS)
 
-/* ---- the three sums -------------------------------------------------------------------------------------
- */
+/* ---- the three sums ---- */
 
 /* sum[r] = q[r] . key, with q[r] at q + r * stride in shared memory, padded with zeros to whole chunks. */
 template <class K, int R>
@@ -31,31 +30,31 @@ FB_DEVICE void score_of(const K *key, const float *q, int stride, int width, boo
     }
 }
 
-FB_DEVICE float block_max(float x, float *room) {
+FB_DEVICE float block_max(float x, float *smem) {
     int warp = threadIdx.x / FB_WARP, lane = threadIdx.x % FB_WARP;
     x = fb_warp_max(x);
-    if (lane == 0) room[warp] = x;
+    if (lane == 0) smem[warp] = x;
     __syncthreads();
-    x = room[0];
-    for (int w = 1; w < THREADS / FB_WARP; w++) x = fmaxf(x, room[w]);
+    x = smem[0];
+    for (int w = 1; w < THREADS / FB_WARP; w++) x = fmaxf(x, smem[w]);
     __syncthreads();
     return x;
 }
 
 /* The softmax of one row by a block of THREADS; x and y may be the same. Each element is read and written by
  * one thread. */
-template <class S> FB_DEVICE void softmax_of(const S *x, S *y, int count, fb_dtype act, float *room) {
-    float most = -INFINITY, sum = 0;
-    for (int j = threadIdx.x; j < count; j += THREADS) most = fmaxf(most, fb_widen(x[j]));
-    most = block_max(most, room);
-    for (int j = threadIdx.x; j < count; j += THREADS) sum += expf(fb_widen(x[j]) - most);
-    float scale = 1.0f / fb_block_sum(sum, room);
+template <class S> FB_DEVICE void softmax_of(const S *x, S *y, int count, fb_dtype act, float *smem) {
+    float max_score = -INFINITY, sum = 0;
+    for (int j = threadIdx.x; j < count; j += THREADS) max_score = fmaxf(max_score, fb_widen(x[j]));
+    max_score = block_max(max_score, smem);
+    for (int j = threadIdx.x; j < count; j += THREADS) sum += expf(fb_widen(x[j]) - max_score);
+    float scale = 1.0f / fb_block_sum(sum, smem);
     for (int j = threadIdx.x; j < count; j += THREADS)
-        y[j] = fb_narrow<S>(fb_round_as(act, expf(fb_widen(x[j]) - most) * scale));
+        y[j] = fb_narrow<S>(fb_round_as(act, expf(fb_widen(x[j]) - max_score) * scale));
 }
 
-/* acc[r] += p[r] * v of this thread's part of slots [from, to), as far as item r looks; from is a multiple
- * of PARTS, and p[r] at p + r * stride begins at `from`. */
+/* acc[r] += p[r] * v, over this thread's part of slots [from, to) that are below count[r]. `from` is a
+ * multiple of PARTS; p[r] lies at p + r * stride and begins with slot `from`. */
 template <class K, int R>
 FB_DEVICE void values_of(const K *v, int chunk, int part, int width, bool wide, const float *p, int stride,
                          int from, int to, const int *count, float (*acc)[16 / sizeof(K)]) {
@@ -74,8 +73,8 @@ FB_DEVICE void values_of(const K *v, int chunk, int part, int width, bool wide, 
     }
 }
 
-/* The parts of R items' sums over `chunks` chunks from `first` on, added in order and stored. `sums`:
- * [PARTS][R] [chunks * E]. */
+/* Adds the PARTS partial sums of R items in order and stores them: columns of `chunks` chunks from `first`
+ * on. `sums`: [PARTS][R][chunks * E] in shared memory. */
 template <class K, int R>
 FB_DEVICE void store_values(const fb_attention &a, int kv_head, int item, int live, int first, int chunks,
                             int chunk, int part, const float (*acc)[16 / sizeof(K)], float *sums) {
@@ -102,18 +101,17 @@ FB_DEVICE void load_query(const fb_attention &a, int kv_head, int item, bool sin
                            : 0;
 }
 
-/* ---- attn_scores ----------------------------------------------------------------------------------------
- */
+/* ---- attn_scores ---- */
 
 #define SCORE_THREADS 128
 
-/* A thread has one key and R items. Lanes read keys of their own in turn, chunk by chunk: what a warp touches
- * is 32 keys in full, and stays in the first-level cache meanwhile. */
+/* A thread has one key and R items. Each lane reads its own key, chunk by chunk. A warp touches 32 whole
+ * keys, which stay in the L1 meanwhile. */
 template <class K, int R> __global__ void __launch_bounds__(SCORE_THREADS) scores_kernel(fb_attention a) {
     fb_let_next_start();
     fb_wait_for_previous();
     constexpr int E = 16 / sizeof(K);
-    FB_SHARED(float, q); /* [R][stride], with sinks twice */
+    FB_SHARED(float, q); /* [R][stride]; with sinks, as many again for them */
     int stride = (a.width + E - 1) / E * E, kv_head = blockIdx.y, item = blockIdx.z * R;
     int live = min(R, a.rows * a.group - item), past = fb_past(a.slots);
     int first = blockIdx.x * SCORE_THREADS, j = first + threadIdx.x;
@@ -134,7 +132,7 @@ template <class K, int R> __global__ void __launch_bounds__(SCORE_THREADS) score
     for (int r = 0; r < R; r++) {
         int position = positions[r];
         if (r >= live || j >= fb_count(a.slots, position)) continue;
-        bool seen = fb_sees(a.slots, fb_sight_of(a.slots, position), j);
+        bool seen = fb_sees(a.slots, fb_ring_place_of(a.slots, position), j);
         fb_store_as(a.out_type, a.out, fb_item_out(a, kv_head, item + r) + j,
                     seen ? sum[r] * a.scale : -INFINITY);
     }
@@ -157,8 +155,7 @@ int fb_cuda_attn_scores(const fb_call *call, const fb_cuda_context *cx) {
     return result;
 }
 
-/* ---- softmax --------------------------------------------------------------------------------------------
- */
+/* ---- softmax ---- */
 
 struct softmax_views {
     const void *x;
@@ -169,14 +166,14 @@ struct softmax_views {
     fb_dtype act;
 };
 
-/* A block has one row of one head. */
+/* A block computes one row of one head. */
 template <class T> __global__ void __launch_bounds__(THREADS) softmax_kernel(softmax_views s) {
     fb_let_next_start();
     fb_wait_for_previous();
-    __shared__ float room[33];
+    __shared__ float smem[33];
     int64_t head = blockIdx.x % s.heads, row = blockIdx.x / s.heads;
     softmax_of((const T *)s.x + row * s.x_row + head * s.x_head, (T *)s.y + row * s.y_row + head * s.y_head,
-               fb_count(s.slots, fb_position(s.slots, fb_past(s.slots), (int)row)), s.act, room);
+               fb_count(s.slots, fb_position(s.slots, fb_past(s.slots), (int)row)), s.act, smem);
 }
 
 int fb_cuda_softmax(const fb_call *call, const fb_cuda_context *cx) {
@@ -197,13 +194,12 @@ int fb_cuda_softmax(const fb_call *call, const fb_cuda_context *cx) {
     return result;
 }
 
-/* ---- attn_values ----------------------------------------------------------------------------------------
- */
+/* ---- attn_values ---- */
 
-/* Slots whose probabilities lie in shared memory at a time. */
+/* Slots whose probabilities are in shared memory at a time. */
 #define SPAN 256
 
-/* A block has R items; its threads are (part, chunk). */
+/* A block computes R items; a thread is one (part, chunk). */
 template <class K, int R> __global__ void __launch_bounds__(THREADS) values_kernel(fb_attention a) {
     fb_let_next_start();
     fb_wait_for_previous();
@@ -257,11 +253,10 @@ int fb_cuda_attn_values(const fb_call *call, const fb_cuda_context *cx) {
     return result;
 }
 
-/* ---- attn_rows ------------------------------------------------------------------------------------------
- */
+/* ---- attn_rows ---- */
 
-/* Scores of up to this many slots lie in shared memory (40 KB: five blocks on a multiprocessor); beyond,
- * in scratch, and then there are this many blocks. */
+/* Scores of up to SHARED_SCORES slots are kept in shared memory (40 KB: five blocks on a multiprocessor).
+ * Longer ones are kept in scratch, by SCRATCH_BLOCKS blocks at most. */
 #define SHARED_SCORES  10240
 #define SCRATCH_BLOCKS 264
 
@@ -269,9 +264,9 @@ template <class K> __global__ void __launch_bounds__(THREADS) rows_kernel(fb_att
     fb_let_next_start();
     fb_wait_for_previous();
     constexpr int E = 16 / sizeof(K);
-    FB_SHARED(float, room);
+    FB_SHARED(float, smem);
     int chunks = (a.width + E - 1) / E, stride = chunks * E, most = min(chunks, PASS_CHUNKS);
-    float *q = room + 36, *sink_q = q + (a.second ? stride : 0); /* [stride] each */
+    float *q = smem + 36, *sink_q = q + (a.second ? stride : 0); /* [stride] each */
     float *sums = sink_q + stride, *scores = sums + PARTS * most * E;
     if (scratch) scores = scratch + blockIdx.x * a.capacity;
     int items = a.rows * a.group, past = fb_past(a.slots);
@@ -280,7 +275,7 @@ template <class K> __global__ void __launch_bounds__(THREADS) rows_kernel(fb_att
     for (int n = blockIdx.x; n < items * a.kv_heads; n += gridDim.x) {
         int kv_head = n / items, item = n % items, position = fb_item_position(a, past, item);
         int count = fb_count(a.slots, position);
-        const fb_sight sight = fb_sight_of(a.slots, position);
+        const fb_ring_place place = fb_ring_place_of(a.slots, position);
         const K *k = (const K *)(cache + a.k_at) + kv_head * a.capacity * a.width;
         const K *v = (const K *)(cache + a.v_at) + kv_head * a.capacity * a.width;
         load_query<K>(a, kv_head, item, false, stride, q);
@@ -288,14 +283,14 @@ template <class K> __global__ void __launch_bounds__(THREADS) rows_kernel(fb_att
         __syncthreads();
         for (int j = threadIdx.x; j < count; j += THREADS) {
             float sum = -INFINITY;
-            if (fb_sees(a.slots, sight, j)) {
+            if (fb_sees(a.slots, place, j)) {
                 score_of<K, 1>(k + (int64_t)j * a.width, j < a.second ? sink_q : q, stride, a.width, a.wide,
                                &sum);
                 sum *= a.scale;
             }
             scores[j] = fb_round_as(a.q_type, sum);
         }
-        softmax_of(scores, scores, count, a.q_type, room);
+        softmax_of(scores, scores, count, a.q_type, smem);
         __syncthreads();
         for (int first = 0; first < chunks; first += most) {
             int now = min(most, chunks - first), mine = chunk < now ? part : PARTS;
@@ -332,7 +327,7 @@ int fb_cuda_attn_rows(const fb_call *call, const fb_cuda_context *cx) {
     return result;
 }
 
-/* Of attn_rows or attn_flash, whichever asks for more. */
+/* What attn_rows or attn_flash needs, whichever is more. */
 int64_t fb_cuda_attention_scratch(const fb_call *call, int64_t rows, int64_t capacity) {
     const fb_kv *kv = &call->kv;
     int64_t group = call->in[0].heads / kv->heads, most = rows < FB_DECODE_ROWS ? rows : FB_DECODE_ROWS;

@@ -1,8 +1,7 @@
 /* What the attention kernels share.
  *
- * An item is one query head of one token. Those of a KV head are numbered token by token, then by query head:
- * items that stand side by side read the same keys, and each looks into at least as many slots as the one
- * before. */
+ * An item is one query head of one token. The items of a KV head are numbered token by token, then by query
+ * head. So neighbours read the same keys, and an item never looks into fewer slots than the one before. */
 #ifndef FB_BACKEND_CUDA_ATTENTION_CUH
 #define FB_BACKEND_CUDA_ATTENTION_CUH
 
@@ -10,17 +9,17 @@
 
 #include "backend/cuda/device.cuh"
 
-/* attn_flash takes up to this many tokens as a decode, split over the context. */
+/* attn_flash uses the decode kernel, split over the context, for up to this many tokens. */
 #define FB_DECODE_ROWS 8
 
-/* Heads wider than this have no flash kernel: attn_rows serves them. */
+/* Wider heads have no flash kernel: attn_rows computes them. */
 #define FB_FLASH_WIDTH 256
 
-/* Which slots of the cache a token sees: fb_ring in 32 bits, for positions that fb_past has folded. A dense
- * cache is all sinks, so that it needs no cases of its own. */
+/* Which slots of the cache a token sees: fb_ring in 32 bits, for positions reduced by fb_past. A dense cache
+ * counts as all sinks, so that it needs no case of its own. */
 struct fb_slots {
     const fb_row *rows; /* the step's, in device memory */
-    int last;           /* row */
+    int last;           /* the last row's number */
     int sinks, window, begin, size;
 };
 
@@ -36,21 +35,21 @@ static inline fb_slots fb_slots_of(const fb_call *call) {
     return s;
 }
 
-/* A call, as kernels get it. */
+/* An attention call, as the kernels' parameter. */
 struct fb_attention {
     const void *q;      /* or the probabilities of attn_values */
-    const void *sink_q; /* what slots below `second` are compared with */
+    const void *sink_q; /* the second query, for slots below `second` */
     void *out;          /* or the scores of attn_scores */
     uint8_t *const *caches;
     int64_t k_at, v_at; /* in the sequence's cache: [kv_heads, capacity, width] */
     fb_slots slots;
     int64_t q_row, q_head, sink_row, sink_head, out_row, out_head; /* strides */
     int64_t capacity;
-    fb_dtype q_type, out_type, kv_type; /* that of sink_q is q's */
+    fb_dtype q_type, out_type, kv_type; /* sink_q has q's type */
     int width, group, rows, kv_heads;
     int second; /* the sinks of a ring, else 0 */
     float scale;
-    bool ring; /* not all that was written is seen */
+    bool ring; /* the cache forgets */
     bool wide; /* every key and value is whole 16-byte chunks, at multiples of 16 */
 };
 
@@ -86,7 +85,7 @@ static inline fb_attention fb_attention_of(const fb_call *call, const fb_cuda_co
     return a;
 }
 
-/* How many slots the launch must reach: the context's, which are the capacity in a recorded graph. */
+/* How many slots the launch must cover: those of the context; in a recorded graph, the capacity. */
 static inline int64_t fb_attention_reach(const fb_attention *a, const fb_cuda_context *cx) {
     return cx->context > 0 && cx->context < a->capacity ? cx->context : a->capacity;
 }
@@ -99,59 +98,61 @@ int64_t fb_cuda_decode_scratch(int64_t kv_heads, int64_t items, int64_t width, i
 int fb_cuda_flash_decode(const fb_attention *a, const fb_cuda_context *cx);
 int fb_cuda_flash_prefill(const fb_attention *a, const fb_cuda_context *cx);
 
-/* ---- device ---------------------------------------------------------------------------------------------
- */
+/* ---- device ---- */
 
-/* The position of the step's first row. For a ring that has turned: the position modulo its size, plus one
- * turn, from where a token sees the same slots. No product of it overflows, and no row after it needs a
+/* The position of the step's first row. For a ring that has wrapped: the position modulo the ring's size,
+ * plus that size. A token there sees the same slots. Products of it do not overflow, and later rows need no
  * division. */
 FB_DEVICE int fb_past(const fb_slots &s) {
     int64_t position = s.rows->position, after = position - s.sinks;
     return after < s.size ? (int)position : s.sinks + s.size + (int)(after % s.size);
 }
 
-/* The position of a row, as far from `past`, which is fb_past's, as the two rows are apart: folded by itself,
- * a row of a ring could lie a turn before or after the others. Rows beyond the last one, with which the last
- * tile is filled up, are where the last one is. */
+/* The position of a row: `past` (fb_past's) plus its distance from the first row. Reduced by itself, a row of
+ * a ring could end up one ring size before or after the others. Rows beyond the last one, which pad the last
+ * tile, get the last one's position. */
 FB_DEVICE int fb_position(const fb_slots &s, int past, int row) {
     return past + (int)(s.rows[min(row, s.last)].position - s.rows->position);
 }
 
-/* The cache of the step's sequence: all rows are of one. */
+/* The cache of the step's sequence: all rows belong to one. */
 FB_DEVICE uint8_t *fb_cache_of(const fb_attention &a) { return a.caches[a.slots.rows->sequence]; }
 
-/* fb_ring_count. */
+/* As fb_ring_count. */
 FB_DEVICE int fb_count(const fb_slots &s, int position) {
     if (position < s.sinks) return position + 1;
     return s.begin + min(position - s.sinks + 1, s.size);
 }
 
-/* Where a token stands: its number in the ring, negative if it is a sink, and the same within a turn. */
-struct fb_sight {
+/* A token's place in the ring. after: how many tokens of the ring precede it, negative for a sink. head: the
+ * same modulo the ring's size, which is its slot counted from the ring's first. */
+struct fb_ring_place {
     int after, head;
 };
-FB_DEVICE fb_sight fb_sight_of(const fb_slots &s, int position) {
+FB_DEVICE fb_ring_place fb_ring_place_of(const fb_slots &s, int position) {
     int after = position - s.sinks, head = after;
-    /* A step has no more rows than the ring has slots: fb_past and they are less than three turns. */
+    /* Less than three sizes: fb_past is less than two, and a step has no more rows than the ring has slots.
+     */
     if (head >= s.size) head -= s.size;
     if (head >= s.size) head -= s.size;
     return {after, head};
 }
 
-/* How far the slot, which is one of the ring's, is behind the head. Of a sink's, more than its `after`. */
+/* How many tokens the one in `slot`, which is one of the ring's, is behind the head. For a sink (head < 0) it
+ * is more than the sink's `after`: a sink sees no slot of the ring. */
 FB_DEVICE int fb_behind(const fb_slots &s, int head, int slot) {
     int behind = head - (slot - s.begin);
     return behind < 0 ? behind + s.size : behind;
 }
 
-/* fb_ring_sees. */
-FB_DEVICE bool fb_sees(const fb_slots &s, const fb_sight &sight, int slot) {
-    if (slot < s.begin) return slot < s.sinks && slot - s.sinks <= sight.after;
-    return fb_behind(s, sight.head, slot) <= min(sight.after, s.window);
+/* As fb_ring_sees. */
+FB_DEVICE bool fb_sees(const fb_slots &s, const fb_ring_place &place, int slot) {
+    if (slot < s.begin) return slot < s.sinks && slot - s.sinks <= place.after;
+    return fb_behind(s, place.head, slot) <= min(place.after, s.window);
 }
 
-/* Between these of the slots [begin, end) lies all that positions `first` to `last` of a step see of them;
- * none: [begin, begin). */
+/* The smallest range of slots within [begin, end) that has all that positions `first` to `last` of a step see
+ * there; [begin, begin) if they see nothing. */
 struct fb_span {
     int begin, end;
 };
@@ -163,28 +164,29 @@ FB_DEVICE void fb_span_add(fb_span *span, int begin, int end, int from, int to) 
     span->end = max(span->end, to);
 }
 FB_DEVICE fb_span fb_span_of(const fb_slots &s, int first, int last, int begin, int end) {
-    fb_sight sight = fb_sight_of(s, last);
+    fb_ring_place place = fb_ring_place_of(s, last);
     fb_span span = {end, begin};
     fb_span_add(&span, begin, end, 0, min(last + 1, s.sinks));
-    if (sight.after >= 0) {
-        int back = min(sight.after, last - first + s.window), wrapped = back - sight.head;
-        fb_span_add(&span, begin, end, s.begin + max(sight.head - back, 0), s.begin + sight.head + 1);
+    if (place.after >= 0) {
+        int back = min(place.after, last - first + s.window), wrapped = back - place.head;
+        fb_span_add(&span, begin, end, s.begin + max(place.head - back, 0), s.begin + place.head + 1);
         if (wrapped > 0) fb_span_add(&span, begin, end, s.begin + s.size - wrapped, s.begin + s.size);
     }
     if (span.begin >= span.end) span = {begin, begin};
     return span;
 }
 
-/* Whether positions `first` to `last` of a step all see all of the slots [begin, end), which are sinks or
- * the ring's. */
+/* Whether each of the positions `first` to `last` of a step sees all slots [begin, end), which are either all
+ * sinks or all the ring's. */
 FB_DEVICE bool fb_all_see(const fb_slots &s, int first, int last, int begin, int end) {
-    fb_sight sight = fb_sight_of(s, first);
+    fb_ring_place place = fb_ring_place_of(s, first);
     if (begin < s.begin) return end <= min(first + 1, s.sinks);
-    int oldest = fb_behind(s, sight.head, begin), newest = fb_behind(s, sight.head, end - 1);
-    return oldest - newest == end - 1 - begin && oldest <= sight.after && oldest + last - first <= s.window;
+    int oldest = fb_behind(s, place.head, begin), newest = fb_behind(s, place.head, end - 1);
+    return oldest - newest == end - 1 - begin && oldest <= place.after && oldest + last - first <= s.window;
 }
 
-/* Activations by a type known at run time: each is read or written once, so the switch costs nothing. */
+/* Loads and stores by a type known at run time. Each activation is read or written once, so the switch costs
+ * nothing. */
 FB_DEVICE float fb_load_as(fb_dtype t, const void *p, int64_t i) {
     if (t == FB_F16) return fb_widen(((const fb_half *)p)[i]);
     if (t == FB_BF16) return fb_widen(((const fb_bfloat *)p)[i]);
@@ -204,8 +206,8 @@ FB_DEVICE float fb_round_as(fb_dtype t, float x) {
     return x;
 }
 
-/* 2^x, of a result below the normal numbers 0: the flash kernels, which agree with the plain ones within a
- * tolerance, need no more. */
+/* 2^x; subnormal results become 0. The flash kernels agree with the plain ones within a tolerance, which this
+ * keeps. */
 FB_DEVICE float fb_exp2(float x) {
 #ifdef FB_EMULATED
     return exp2f(x);
@@ -232,7 +234,7 @@ template <class K> FB_DEVICE void fb_unpack(const K *, uint4 c, float *x) {
     }
 }
 
-/* Chunk c of a row: zeros beyond its width. */
+/* Chunk c of a row; zeros beyond its width. */
 template <class K> FB_DEVICE void fb_load_chunk(const K *row, int c, int width, bool wide, float *x) {
     constexpr int E = 16 / sizeof(K);
     if (wide) {
@@ -250,7 +252,7 @@ FB_DEVICE int fb_item_position(const fb_attention &a, int past, int item) {
 FB_DEVICE int fb_item_head(const fb_attention &a, int kv_head, int item) {
     return kv_head * a.group + item % a.group;
 }
-/* Where its query begins, or the one for the sinks. */
+/* Index of the item's query, or of its second query, for the sinks. */
 FB_DEVICE int64_t fb_item_q(const fb_attention &a, int kv_head, int item, bool sink = false) {
     return fb_item_row(a, item) * (sink ? a.sink_row : a.q_row) +
            fb_item_head(a, kv_head, item) * (sink ? a.sink_head : a.q_head);

@@ -1,5 +1,5 @@
-/* A GPU through the CUDA runtime. Every call's result is checked; a failure is one line that names what was
- * asked. */
+/* A GPU through the CUDA runtime. Every call's result is checked; an error message is one line that names
+ * what was requested. */
 #include <cuda_runtime.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 struct fb_gpu {
     int32_t index;
     cudaStream_t stream;
-    cudaStream_t beside; /* for what may happen at any time */
+    cudaStream_t side_stream; /* for fb_gpu_clear, which any thread may call at any time */
     void *blas;
     fb_cuda_limits limits;
     cudaEvent_t *marks;
@@ -89,9 +89,33 @@ fb_status fb_gpu_describe(int32_t index, fb_gpu_info *info, fb_error *err) {
     return status;
 }
 
-/* Every call names its device first: threads of one process may use several. */
+/* Every call sets its device first: threads of one process may use several. */
 static fb_status use(const fb_gpu *gpu, fb_error *err) {
     return fb_gpu_check(cudaSetDevice(gpu->index), "device", err);
+}
+
+fb_status fb_gpu_enter(const fb_gpu *gpu, int32_t *before, fb_error *err) {
+    FB_TRY(fb_gpu_check(cudaGetDevice(before), "device", err));
+    return *before == gpu->index ? FB_OK : use(gpu, err);
+}
+
+void fb_gpu_leave(int32_t before) {
+    int now = before;
+    if (cudaGetDevice(&now) != cudaSuccess || (now != before && cudaSetDevice(before) != cudaSuccess))
+        cudaGetLastError();
+}
+
+fb_status fb_gpu_capturing(const fb_gpu *gpu, void *stream, bool *capturing, fb_error *err) {
+    (void)gpu;
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    cudaError_t code = cudaStreamIsCapturing((cudaStream_t)stream, &status);
+    if (code == cudaErrorStreamCaptureImplicit) { /* the default stream, while another one is captured */
+        cudaGetLastError();
+        *capturing = true;
+        return FB_OK;
+    }
+    *capturing = status != cudaStreamCaptureStatusNone;
+    return fb_gpu_check(code, "stream", err);
 }
 
 fb_status fb_gpu_open(int32_t index, fb_gpu **out, fb_error *err) {
@@ -108,7 +132,8 @@ fb_status fb_gpu_open(int32_t index, fb_gpu **out, fb_error *err) {
     if (status == FB_OK)
         status = fb_gpu_check(cudaStreamCreateWithFlags(&gpu->stream, cudaStreamNonBlocking), "stream", err);
     if (status == FB_OK)
-        status = fb_gpu_check(cudaStreamCreateWithFlags(&gpu->beside, cudaStreamNonBlocking), "stream", err);
+        status =
+            fb_gpu_check(cudaStreamCreateWithFlags(&gpu->side_stream, cudaStreamNonBlocking), "stream", err);
     if (status != FB_OK) {
         fb_gpu_close(gpu);
         return status;
@@ -125,7 +150,7 @@ void fb_gpu_close(fb_gpu *gpu) {
     free(gpu->marks);
     fb_cuda_blas_destroy(gpu->blas);
     if (gpu->stream) cudaStreamDestroy(gpu->stream);
-    if (gpu->beside) cudaStreamDestroy(gpu->beside);
+    if (gpu->side_stream) cudaStreamDestroy(gpu->side_stream);
     cudaGetLastError();
     free(gpu);
 }
@@ -159,7 +184,8 @@ fb_status fb_gpu_take(fb_gpu *gpu, const char *what, int64_t bytes, void **out, 
 void fb_gpu_give(fb_gpu *gpu, void *memory) {
     if (!memory) return;
     cudaSetDevice(gpu->index);
-    if (cudaFree(memory) != cudaSuccess) cudaGetLastError(); /* a lost device has nothing left to give back */
+    if (cudaFree(memory) != cudaSuccess)
+        cudaGetLastError(); /* the device is lost: there is nothing to free */
 }
 
 fb_status fb_gpu_take_host(fb_gpu *gpu, const char *what, int64_t bytes, void **out, fb_error *err) {
@@ -203,8 +229,8 @@ fb_status fb_gpu_zero(fb_gpu *gpu, void *device, int64_t bytes, fb_error *err) {
 
 fb_status fb_gpu_clear(fb_gpu *gpu, void *device, int64_t bytes, fb_error *err) {
     FB_TRY(use(gpu, err));
-    FB_TRY(fb_gpu_check(cudaMemsetAsync(device, 0, (size_t)bytes, gpu->beside), "clearing memory", err));
-    return fb_gpu_check(cudaStreamSynchronize(gpu->beside), "clearing memory", err);
+    FB_TRY(fb_gpu_check(cudaMemsetAsync(device, 0, (size_t)bytes, gpu->side_stream), "clearing memory", err));
+    return fb_gpu_check(cudaStreamSynchronize(gpu->side_stream), "clearing memory", err);
 }
 
 fb_status fb_gpu_wait(fb_gpu *gpu, fb_error *err) {

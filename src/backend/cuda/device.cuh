@@ -1,11 +1,12 @@
 /* What all CUDA kernels share: element types, loads, reductions, launches.
  *
- * Kernels are compiled by nvcc, and once more by a host compiler for the tests (FB_EMULATED:
- * tests/support/emulate), so that what they compute is checked on machines without a GPU. Hence: 16-bit
- * floats are uint16_t, converted here; instructions that C does not have are functions here, with both forms;
- * a launch is FB_LAUNCH; dynamic shared memory is FB_SHARED. nvcc is told not to contract a * b + c: where
- * one rounding is meant, it says fmaf. That is what makes a fused kernel and the plain ones agree to the bit.
- */
+ * Kernels are compiled by nvcc, and for the tests by a host compiler, too (FB_EMULATED:
+ * tests/support/emulate), so that machines without a GPU check what they compute. Therefore:
+ *  - 16-bit floats are uint16_t, converted here;
+ *  - instructions that C does not have are functions here, in both forms;
+ *  - a launch is FB_LAUNCH, and dynamic shared memory is FB_SHARED.
+ * nvcc is told not to contract a * b + c; code that needs one rounding says fmaf. So a fused kernel and the
+ * plain ones agree to the bit. */
 #ifndef FB_BACKEND_CUDA_DEVICE_CUH
 #define FB_BACKEND_CUDA_DEVICE_CUH
 
@@ -25,8 +26,7 @@
 #define FB_DEVICE   __device__ __forceinline__
 #define FB_HOST_DEV __host__ __device__ __forceinline__
 
-/* ---- element types --------------------------------------------------------------------------------------
- */
+/* ---- element types ---- */
 
 struct fb_half {
     uint16_t bits;
@@ -55,10 +55,11 @@ template <> FB_DEVICE fb_bfloat fb_narrow<fb_bfloat>(float x) {
 }
 #endif
 
-/* What storing x as a T and reading it again gives. */
+/* x after it is stored as a T and loaded again. */
 template <class T> FB_DEVICE float fb_rounded(float x) { return fb_widen(fb_narrow<T>(x)); }
 
-/* Calls `body` with T an element type: FB_FOR_TYPE(dtype, T, launch<T>(…)). Other dtypes: `otherwise`. */
+/* Runs the statement with T the element type of `dtype`: FB_FOR_TYPE(dtype, T, launch<T>(…)). Other dtypes:
+ * nothing. */
 #define FB_FOR_TYPE(dtype, T, ...)                                                                           \
     do {                                                                                                     \
         switch (dtype) {                                                                                     \
@@ -79,11 +80,10 @@ template <class T> FB_DEVICE float fb_rounded(float x) { return fb_widen(fb_narr
         }                                                                                                    \
     } while (0)
 
-/* ---- memory ---------------------------------------------------------------------------------------------
- */
+/* ---- memory ---- */
 
-/* Sixteen bytes from global to shared memory without a register between; all before the last but `n` groups
- * have arrived after fb_copy_wait<n>. */
+/* cp.async: copies 16 bytes from global to shared memory without a register. fb_copy_commit ends a group of
+ * copies; after fb_copy_wait<n> all groups but the last n have arrived. */
 FB_DEVICE void fb_copy_16(void *shared, const void *global) {
 #ifdef FB_EMULATED
     memcpy(shared, global, 16);
@@ -106,7 +106,7 @@ template <int n> FB_DEVICE void fb_copy_wait() {
 
 FB_HOST_DEV bool fb_aligned(const void *p, int bytes) { return ((uintptr_t)p & (uintptr_t)(bytes - 1)) == 0; }
 
-/* The first THREADS threads of the block wait for each other; 0: all of them. */
+/* A barrier of the block's first THREADS threads; 0: of all. */
 template <int THREADS> FB_DEVICE void fb_sync() {
     if (THREADS == 0)
         __syncthreads();
@@ -118,47 +118,45 @@ template <int THREADS> FB_DEVICE void fb_sync() {
 #endif
 }
 
-/* ---- reductions: the order of a sum never depends on timing ---------------------------------------------
- */
+/* ---- reductions: the order of a sum never depends on timing ---- */
 
 FB_DEVICE float fb_warp_sum(float x) {
-    for (int step = 16; step; step >>= 1) x += __shfl_xor_sync(FB_ALL, x, step);
+    for (int offset = 16; offset; offset >>= 1) x += __shfl_xor_sync(FB_ALL, x, offset);
     return x;
 }
 FB_DEVICE float fb_warp_max(float x) {
-    for (int step = 16; step; step >>= 1) x = fmaxf(x, __shfl_xor_sync(FB_ALL, x, step));
+    for (int offset = 16; offset; offset >>= 1) x = fmaxf(x, __shfl_xor_sync(FB_ALL, x, offset));
     return x;
 }
 
-/* The sum over a block of up to 32 warps, in every thread; `room`: 33 floats of shared memory, which may be
- * used again after the next __syncthreads. All threads of the block must come here. */
-FB_DEVICE float fb_block_sum(float x, float *room) {
+/* The sum over a block of up to 32 warps, in every thread. `smem`: 33 floats of shared memory, which may be
+ * used again after the next __syncthreads. All threads of the block must call it. */
+FB_DEVICE float fb_block_sum(float x, float *smem) {
     int warp = threadIdx.x / FB_WARP, lane = threadIdx.x % FB_WARP,
         warps = (blockDim.x + FB_WARP - 1) / FB_WARP;
     x = fb_warp_sum(x);
-    if (lane == 0) room[warp] = x;
+    if (lane == 0) smem[warp] = x;
     __syncthreads();
     if (warp == 0) {
-        x = fb_warp_sum(lane < warps ? room[lane] : 0);
-        if (lane == 0) room[32] = x;
+        x = fb_warp_sum(lane < warps ? smem[lane] : 0);
+        if (lane == 0) smem[32] = x;
     }
     __syncthreads();
-    return room[32];
+    return smem[32];
 }
 
-/* ---- launches -------------------------------------------------------------------------------------------
- */
+/* ---- launches ---- */
 
-/* With overlap, a kernel starts while the one before it still runs: what comes before fb_wait_for_previous
- * may touch nothing but weights, its own shared memory, and what earlier steps have left. Every thread of
- * every kernel must pass it, also one that has nothing to do, or the kernel after the next could start too
- * early. */
+/* Programmatic dependent launch: with cx->overlap a kernel starts while the one before it still runs. Before
+ * fb_wait_for_previous it may touch only weights, its own shared memory, and what earlier steps have left.
+ * Every thread of every kernel must call it, even one that has nothing to do. Otherwise the kernel after the
+ * next could start too early. */
 FB_DEVICE void fb_wait_for_previous() {
 #if !defined FB_EMULATED && defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-/* From here on the next kernel may start, as far as there is room for it. */
+/* From here on the next kernel may start, where its blocks fit beside this one's. */
 FB_DEVICE void fb_let_next_start() {
 #if !defined FB_EMULATED && defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
@@ -169,20 +167,20 @@ FB_DEVICE void fb_let_next_start() {
 #define FB_SHARED(type, name) type *name = (type *)fb_emulated_shared()
 #define FB_LAUNCH(cx, grid, block, shared_bytes, kernel, ...)                                                \
     fb_emulated_call(false, (cx)->limits->shared_limit, grid, block, shared_bytes, kernel, __VA_ARGS__)
-#define FB_LAUNCH_TOGETHER(cx, grid, block, shared_bytes, kernel, ...)                                       \
+#define FB_LAUNCH_COOPERATIVE(cx, grid, block, shared_bytes, kernel, ...)                                    \
     fb_emulated_call(true, (cx)->limits->shared_limit, grid, block, shared_bytes, kernel, __VA_ARGS__)
-#define FB_FITS_TOGETHER(cx, threads, shared_bytes, kernel) true
+#define FB_FITS_COOPERATIVE(cx, threads, shared_bytes, kernel) true
 #else
 extern __shared__ __align__(16) unsigned char fb_shared_memory[];
 #define FB_SHARED(type, name) type *name = (type *)fb_shared_memory
 
-/* Devices whose kernels are prepared once; those of others, for each launch anew. */
+/* On devices with a lower number, a kernel is prepared once; on others, before each launch. */
 #define FB_PREPARED_DEVICES   16
 
-/* Before its first launch on a device, a kernel gets all the dynamic shared memory that it could ask for
- * (above 48 KiB, of which it may have declared some itself, it must be allowed to), so that no launch of
- * another size changes what this one needs. And all kernels divide a multiprocessor's memory alike, so that
- * they can run side by side. Threads that come here at the same time set the same values. */
+/* Prepares a kernel before its first launch on a device. It may then use all the dynamic shared memory that a
+ * block can have: more than 48 KiB, static included, must be allowed explicitly, and a launch with less must
+ * not change the limit for another. All kernels get the same carveout of a multiprocessor's memory, so that
+ * they can run side by side. Threads that call this at the same time set the same values. */
 template <auto kernel> static cudaError_t fb_prepare(const fb_cuda_context *cx) {
     static bool prepared[FB_PREPARED_DEVICES];
     bool known = cx->device < FB_PREPARED_DEVICES;
@@ -201,11 +199,11 @@ template <auto kernel> static cudaError_t fb_prepare(const fb_cuda_context *cx) 
 }
 
 template <class... P, class... A>
-static int fb_launch(const fb_cuda_context *cx, bool together, dim3 grid, dim3 block, size_t shared_bytes,
+static int fb_launch(const fb_cuda_context *cx, bool cooperative, dim3 grid, dim3 block, size_t shared_bytes,
                      cudaError_t prepared, void (*kernel)(P...), A... args) {
     if (prepared != cudaSuccess) return prepared;
     cudaLaunchAttribute how;
-    if (together) {
+    if (cooperative) {
         how.id = cudaLaunchAttributeCooperative;
         how.val.cooperative = 1;
     } else {
@@ -218,30 +216,29 @@ static int fb_launch(const fb_cuda_context *cx, bool together, dim3 grid, dim3 b
     config.dynamicSmemBytes = shared_bytes;
     config.stream = (cudaStream_t)cx->stream;
     config.attrs = &how;
-    config.numAttrs = together || cx->overlap ? 1 : 0;
+    config.numAttrs = cooperative || cx->overlap ? 1 : 0;
     return cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...);
 }
-/* Launches kernel(…); the value is a cudaError_t. A kernel that is a template with commas stands in
- * parentheses. */
+/* Launches kernel(…); the value is a cudaError_t. A template with commas must be in parentheses. */
 #define FB_LAUNCH(cx, grid, block, shared_bytes, kernel, ...)                                                \
     fb_launch(cx, false, grid, block, shared_bytes, fb_prepare<kernel>(cx), kernel, __VA_ARGS__)
-/* Whether a block of it fits on each multiprocessor, and it was compiled for sm_90 or later: a device that
- * none was compiled for gets the oldest one's, in which a kernel for newer ones is empty. */
+/* Whether a block of the kernel fits on each multiprocessor, and the kernel was compiled for sm_90 or later.
+ * A device without machine code of its own runs the oldest PTX, where a kernel for newer devices is empty. */
 template <auto kernel>
-static bool fb_fits_together(const fb_cuda_context *cx, int threads, size_t shared_bytes) {
+static bool fb_fits_cooperative(const fb_cuda_context *cx, int threads, size_t shared_bytes) {
     cudaFuncAttributes of;
     int blocks = 0;
     bool fits = cudaFuncGetAttributes(&of, (const void *)kernel) == cudaSuccess && of.ptxVersion >= 90 &&
                 fb_prepare<kernel>(cx) == cudaSuccess &&
                 cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, (const void *)kernel, threads,
                                                               shared_bytes) == cudaSuccess;
-    if (!fits) cudaGetLastError(); /* which is no error of a launch to come */
+    if (!fits) cudaGetLastError(); /* or a later launch would report it */
     return fits && blocks > 0;
 }
-#define FB_FITS_TOGETHER(cx, threads, shared_bytes, kernel)                                                  \
-    fb_fits_together<kernel>(cx, threads, shared_bytes)
-/* The same where the blocks wait for each other: all of them run at once, or none. */
-#define FB_LAUNCH_TOGETHER(cx, grid, block, shared_bytes, kernel, ...)                                       \
+#define FB_FITS_COOPERATIVE(cx, threads, shared_bytes, kernel)                                               \
+    fb_fits_cooperative<kernel>(cx, threads, shared_bytes)
+/* A launch whose blocks may wait for each other: all of them run at once, or none. */
+#define FB_LAUNCH_COOPERATIVE(cx, grid, block, shared_bytes, kernel, ...)                                    \
     fb_launch(cx, true, grid, block, shared_bytes, fb_prepare<kernel>(cx), kernel, __VA_ARGS__)
 #endif
 

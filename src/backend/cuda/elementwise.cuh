@@ -6,21 +6,20 @@
 #include "backend/cuda/chunk.cuh"
 
 #define FB_MAP_THREADS 256
-/* Chunks of a thread where there are enough of them to fill the device: loads in flight for the memory's
- * latency. */
+/* Chunks of a thread, if there are enough to fill the device: more loads in flight hide latency. */
 #define FB_MAP_DEEP 2
 
-/* One op on [rows, heads, width]; number 3 of the arrays is the output. `n`: elements of a row. */
+/* One op on [rows, heads, width]. Index 3 of the strides is the output's. n: elements of a row. */
 typedef struct fb_map {
     const void *in[3];
     void *out;
     int64_t row_stride[4], head_stride[4];
     int64_t rows, n, width;
-    bool whole; /* heads follow each other without gaps */
+    bool whole; /* no gaps between heads */
     bool fast;  /* 16 bytes at a time */
 } fb_map;
 
-/* Fused forms round in between, where the plain ops would have stored. */
+/* Fused ops round where the plain ops would have stored. */
 template <class T> FB_DEVICE float fb_map_value(fb_op_kind op, float a, float b, float c) {
     switch (op) {
     case FB_OP_ADD:
@@ -36,7 +35,7 @@ template <class T> FB_DEVICE float fb_map_value(fb_op_kind op, float a, float b,
     }
 }
 
-/* Elements one by one: the ends of rows, and whatever does not lie at multiples of 16 bytes. */
+/* One element at a time: for ends of rows, and for rows that do not lie at multiples of 16 bytes. */
 template <class T, fb_op_kind op, int inputs>
 FB_DEVICE void fb_map_slow(const fb_map &map, int64_t row, int64_t first, int count) {
     for (int64_t i = first; i < first + count; i++) {
@@ -49,25 +48,25 @@ FB_DEVICE void fb_map_slow(const fb_map &map, int64_t row, int64_t first, int co
     }
 }
 
-/* Blocks along x share a row, blocks along y the rows. The output may be one of the inputs: an element is
- * read before it is written, by the same thread. */
+/* The grid's x divides a row, its y the rows. The output may be one of the inputs: the same thread reads an
+ * element before it writes it. */
 template <class T, fb_op_kind op, int inputs, int deep>
 __global__ void __launch_bounds__(FB_MAP_THREADS) fb_map_rows(fb_map map) {
     fb_let_next_start();
     fb_wait_for_previous();
     int64_t begin = ((int64_t)blockIdx.x * deep * FB_MAP_THREADS + threadIdx.x) * FB_CHUNK;
-    const int64_t step = FB_MAP_THREADS * FB_CHUNK;
+    const int64_t stride = FB_MAP_THREADS * FB_CHUNK;
     for (int64_t row = blockIdx.y; row < map.rows; row += gridDim.y) {
         fb_chunk<T> raw[deep][inputs];
 #pragma unroll
         for (int j = 0; j < deep; j++)
-            if (map.fast && begin + j * step + FB_CHUNK <= map.n)
+            if (map.fast && begin + j * stride + FB_CHUNK <= map.n)
 #pragma unroll
                 for (int k = 0; k < inputs; k++)
-                    raw[j][k].get((const T *)map.in[k] + row * map.row_stride[k] + begin + j * step);
+                    raw[j][k].get((const T *)map.in[k] + row * map.row_stride[k] + begin + j * stride);
 #pragma unroll
         for (int j = 0; j < deep; j++) {
-            int64_t first = begin + j * step;
+            int64_t first = begin + j * stride;
             if (map.fast && first + FB_CHUNK <= map.n) {
                 float x[3][FB_CHUNK] = {}, y[FB_CHUNK];
 #pragma unroll
@@ -114,7 +113,7 @@ template <fb_op_kind op, int inputs> static int fb_map_call(const fb_call *call,
     }
     map.fast = map.fast && map.whole;
     flat = flat && map.whole;
-    if (flat) { /* one long row, whose own end alone may be ragged */
+    if (flat) { /* one long row, of which only the end may be no whole chunk */
         map.fast = true;
         for (int k = 0; k < inputs; k++) map.fast = map.fast && fb_aligned(map.in[k], 16);
         map.fast = map.fast && fb_aligned(map.out, 16);

@@ -1,4 +1,4 @@
-/* embed, embed_position: rows of a table. */
+/* embed, embed_position: look up rows of a table. */
 #include "backend/cuda/chunk.cuh"
 
 #define THREADS 128
@@ -12,7 +12,6 @@ typedef struct embed_args {
     bool fast; /* 16 bytes at a time */
 } embed_args;
 
-/* Elements `first` to first + 7 (first being a multiple of 8) of row `index`, `count` of them. */
 template <class T> FB_DEVICE void get_floats(const T *x, int count, bool fast, float *to) {
     if (fast)
         fb_load_8(x, to);
@@ -20,14 +19,15 @@ template <class T> FB_DEVICE void get_floats(const T *x, int count, bool fast, f
         for (int k = 0; k < count; k++) to[k] = fb_widen(x[k]);
 }
 
+/* `count` elements (up to 8) of row `index` from `first` on, a multiple of 8. */
 FB_DEVICE void get_chunk(const embed_args &args, int64_t index, int64_t first, int count, float *to) {
     const fb_weight *w = &args.table;
     const int64_t at = index * w->cols + first;
     if (w->dtype == FB_F32) return get_floats((const float *)w->data + at, count, args.fast, to);
     if (w->dtype == FB_F16) return get_floats((const fb_half *)w->data + at, count, args.fast, to);
     if (w->dtype == FB_BF16) return get_floats((const fb_bfloat *)w->data + at, count, args.fast, to);
-    /* A quantised row is whole blocks of 32: at is a multiple of 8, and so are 8 bytes of Q8_0. Of a Q4_0
-     * block, the first two chunks are the low nibbles of its 16 bytes, the last two the high ones. */
+    /* A quantised row is whole blocks of 32, so `at` is a multiple of 8 and the 8 bytes of Q8_0 are aligned.
+     * In a Q4_0 block chunks 0 and 1 are the low nibbles of its 16 bytes, chunks 2 and 3 the high ones. */
     const int64_t all = w->rows * w->cols;
     const bool wide = w->dtype == FB_Q8_0;
     const uint8_t *bytes = (const uint8_t *)w->data;

@@ -1,4 +1,4 @@
-/* attn_flash: scores, softmax and values in one pass over the cache, the scores never stored. */
+/* attn_flash: scores, softmax and values in one pass over the cache. The scores are never stored. */
 #include "backend/cuda/attention.cuh"
 
 int fb_cuda_attn_flash(const fb_call *call, const fb_cuda_context *cx) {

@@ -1,17 +1,19 @@
-/* attn_flash for a few tokens. The context is cut into splits of a length that only the capacity decides, so
- * that a recorded graph and a direct launch add alike. A block has one split, one KV head and up to M items,
- * which share its keys and values: both of a tile are asked for at once (40 KB for 128 positions of Pythia's
- * 80 float16, several blocks on a multiprocessor), which is what keeps the memory busy. The last block of a
- * head to finish puts the splits together, in their order. Of a ring, splits are of slots. */
+/* attn_flash for a few tokens. The context is cut into splits. Their length depends only on the capacity, so
+ * that a recorded graph and a direct launch add in the same order. A block has one split of one KV head and
+ * up to M items, which share its keys and values. The keys and values of a tile are requested at once (40 KB
+ * for 128 positions of Pythia's 80 float16; several blocks fit on a multiprocessor): that keeps the memory
+ * busy. The last block of a head to finish combines the splits, in their order. In a ring, splits are of
+ * slots. */
 #include "backend/cuda/flash_decode.cuh"
-#include "backend/cuda/step_list.h"
+#include "backend/cuda/persistent_list.h"
 
-/* Threads of a block, and keys of a tile. One item alone takes latency, not bandwidth: WHOLE blocks ask for a
- * whole split at once, which took 2 us of 6 at Pythia's shape. Several that share their keys have enough to
- * do with half of it. In float32 tiles are half as long; wide heads have no WHOLE blocks, to stay within 99
- * KB of shared memory at a width of 256. Of WHOLE blocks, registers for five fit on a multiprocessor. */
-#define MOST_WHOLE   128 /* columns */
-#define WHOLE_BLOCKS 5
+/* Threads of a block, and keys of a tile. One item alone is limited by latency, not bandwidth: WHOLE blocks
+ * request a whole split at once, which saved 2 us of 6 at Pythia's shape. Several items that share keys have
+ * enough to do with half a split. In float32 tiles are half as long. Wide heads have no WHOLE blocks, to stay
+ * within 99 KB of shared memory at a width of 256. Five WHOLE blocks fit on a multiprocessor by their
+ * registers. */
+#define MAX_WHOLE_WIDTH 128 /* columns */
+#define WHOLE_BLOCKS    5
 template <class K, bool WHOLE> struct tile {
     static const int threads = WHOLE ? 256 : 128, n = threads / 2 / (sizeof(K) == 4 ? 2 : 1);
 };
@@ -20,7 +22,7 @@ int64_t fb_cuda_decode_scratch(int64_t kv_heads, int64_t items, int64_t width, i
     return kv_heads * items * split_count(capacity) * (padded(width) + 2) * (int64_t)sizeof(float);
 }
 
-/* Rows [first, n) of a tile of keys or values; rows of `stride` bytes there. */
+/* Copies rows [first, n) of a tile of keys or values to shared memory, `stride` bytes apart. */
 template <int THREADS, class K>
 FB_DEVICE void stage(uint8_t *to, const K *from, int first, int n, int width, int chunks, int stride,
                      bool wide) {
@@ -44,7 +46,7 @@ FB_DEVICE void stage(uint8_t *to, const K *from, int first, int n, int width, in
     }
 }
 
-/* Queries [M][wp], in units of log2(e): zeros where there are none. */
+/* Loads queries [M][wp], times scale * log2(e); zeros for items and columns that do not exist. */
 template <int THREADS, int M>
 FB_DEVICE void load_queries(const fb_attention &a, int kv_head, int item, int live, bool sink, int wp,
                             float *q) {
@@ -61,7 +63,7 @@ template <class K, int M, bool RING, bool WHOLE>
 __global__ void __launch_bounds__((tile<K, WHOLE>::threads), WHOLE ? WHOLE_BLOCKS : 0)
     decode_kernel(fb_attention a, partials p) {
     constexpr int THREADS = tile<K, WHOLE>::threads, E = 16 / sizeof(K), N = tile<K, WHOLE>::n,
-                  LANES = THREADS / N;
+                  KEY_THREADS = THREADS / N;
     fb_let_next_start();
     if (RING) fb_wait_for_previous();
     int past = RING ? fb_past(a.slots) : (int)a.slots.rows->position;
@@ -75,24 +77,24 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads), WHOLE ? WHOLE_BLOCK
         if (!RING) fb_wait_for_previous();
         return;
     }
-    if (RING) { /* no more of the split than its items see; it may be nothing */
+    if (RING) { /* only what its items see of the split, which may be nothing */
         fb_span seen = fb_span_of(a.slots, fb_item_position(a, past, item), newest, begin, end);
         begin = seen.begin;
         end = seen.end;
     }
 
-    FB_SHARED(uint8_t, room);
+    FB_SHARED(uint8_t, smem);
     int chunks = (a.width + E - 1) / E, wp = chunks * E;
-    int stride = (chunks | 1) * 16; /* odd, so that eight keys' chunks lie in different banks */
-    uint8_t *keys = room, *values = keys + N * stride;
-    float *q = (float *)(void *)(room + p.tiles), *sink_q = q + (RING && a.second ? M * wp : 0);
-    float *scores = sink_q + M * wp;                                      /* [M][wp] twice, [M][N] */
-    float *most = scores + M * N, *total = most + M, *factor = total + M; /* [M] each */
+    int stride = (chunks | 1) * 16; /* odd in chunks: the same chunk of eight keys lies in different banks */
+    uint8_t *keys = smem, *values = keys + N * stride;
+    float *q = (float *)(void *)(smem + p.tiles), *sink_q = q + (RING && a.second ? M * wp : 0);
+    float *scores = sink_q + M * wp; /* q, sink_q: [M][wp]; scores: [M][N] */
+    float *max_score = scores + M * N, *total = max_score + M, *factor = total + M; /* [M] each */
     const K *k = (const K *)(cache + a.k_at) + (kv_head * a.capacity + begin) * a.width;
     const K *v = (const K *)(cache + a.v_at) + (kv_head * a.capacity + begin) * a.width;
 
     int staged = min(N, end - begin), old = 0;
-    if (!RING) { /* what earlier steps have left in the cache is there before this one's kernels have ended */
+    if (!RING) { /* what earlier steps left in the cache can be read before this step's kernels have ended */
         old = max(min(staged, past - begin), 0);
         stage<THREADS>(keys, k, 0, old, a.width, chunks, stride, a.wide);
         stage<THREADS>(values, v, 0, old, a.width, chunks, stride, a.wide);
@@ -107,13 +109,13 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads), WHOLE ? WHOLE_BLOCK
     __shared__ int position[M]; /* of the items, if there are several */
     if (threadIdx.x < M) {
         if (M > 1) position[threadIdx.x] = fb_item_position(a, past, item + (int)threadIdx.x);
-        most[threadIdx.x] = -INFINITY;
+        max_score[threadIdx.x] = -INFINITY;
         total[threadIdx.x] = 0;
     }
 
     int warp = threadIdx.x / FB_WARP, lane = threadIdx.x % FB_WARP;
-    int key = threadIdx.x / LANES, part = threadIdx.x % LANES;
-    int chunk = threadIdx.x % chunks, turn = threadIdx.x / chunks, turns = THREADS / chunks;
+    int key = threadIdx.x / KEY_THREADS, part = threadIdx.x % KEY_THREADS;
+    int chunk = threadIdx.x % chunks, chain = threadIdx.x / chunks, chains = THREADS / chunks;
     float acc[M][E];
 #pragma unroll
     for (int m = 0; m < M; m++)
@@ -130,7 +132,7 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads), WHOLE ? WHOLE_BLOCK
         if (key < n) {
             const float *query = RING && first + key < a.second ? sink_q : q;
 #pragma unroll 2
-            for (int c = part; c < chunks; c += LANES) {
+            for (int c = part; c < chunks; c += KEY_THREADS) {
                 float x[E];
                 fb_unpack((const K *)0, *(const uint4 *)(const void *)(keys + key * stride + c * 16), x);
 #pragma unroll
@@ -150,10 +152,11 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads), WHOLE ? WHOLE_BLOCK
 #pragma unroll
         for (int m = 0; m < M; m++) {
 #pragma unroll
-            for (int step = LANES / 2; step; step >>= 1) sum[m] += __shfl_xor_sync(FB_ALL, sum[m], step);
+            for (int offset = KEY_THREADS / 2; offset; offset >>= 1)
+                sum[m] += __shfl_xor_sync(FB_ALL, sum[m], offset);
             if (part == 0) {
                 int at = M == 1 ? newest : position[m];
-                bool seen = key < n && (RING ? fb_sees(a.slots, fb_sight_of(a.slots, at), first + key)
+                bool seen = key < n && (RING ? fb_sees(a.slots, fb_ring_place_of(a.slots, at), first + key)
                                              : first + key <= at);
                 scores[m * N + key] = seen ? sum[m] : -INFINITY;
             }
@@ -170,8 +173,8 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads), WHOLE ? WHOLE_BLOCK
                 s[i] = scores[m * N + lane + i * FB_WARP];
                 here = fmaxf(here, s[i]);
             }
-            float before = most[m], now = fmaxf(before, fb_warp_max(here));
-            float base = now == -INFINITY ? 0 : now; /* an item that sees nothing of this split */
+            float before = max_score[m], now = fmaxf(before, fb_warp_max(here));
+            float base = now == -INFINITY ? 0 : now; /* the item sees nothing of this split */
 #pragma unroll
             for (int i = 0; i < N / FB_WARP; i++) {
                 s[i] = fb_exp2(s[i] - base);
@@ -183,18 +186,18 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads), WHOLE ? WHOLE_BLOCK
             if (lane == 0) {
                 factor[m] = fb_exp2(before - base);
                 total[m] = fmaf(total[m], factor[m], sums);
-                most[m] = now;
+                max_score[m] = now;
             }
         }
         fb_copy_wait<1>();
         __syncthreads();
-        if (turn < turns) {
+        if (chain < chains) {
 #pragma unroll
             for (int m = 0; m < M; m++)
 #pragma unroll
                 for (int e = 0; e < E; e++) acc[m][e] *= factor[m];
 #pragma unroll 2
-            for (int j = turn; j < n; j += turns) {
+            for (int j = chain; j < n; j += chains) {
                 float x[E];
                 fb_unpack((const K *)0, *(const uint4 *)(const void *)(values + j * stride + chunk * 16), x);
 #pragma unroll
@@ -210,11 +213,11 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads), WHOLE ? WHOLE_BLOCK
         fb_copy_commit();
     }
 
-    /* The keys and values have been read: their room takes the sums, [turns][M][wp]. */
-    float *sums = (float *)(void *)room;
-    if (turn < turns)
+    /* The keys and values have been read: the sums, [chains][M][wp], take their shared memory. */
+    float *sums = (float *)(void *)smem;
+    if (chain < chains)
         for (int m = 0; m < M; m++)
-            for (int e = 0; e < E; e++) sums[(turn * M + m) * wp + chunk * E + e] = acc[m][e];
+            for (int e = 0; e < E; e++) sums[(chain * M + m) * wp + chunk * E + e] = acc[m][e];
     __syncthreads();
     int active = (count - 1) / p.length + 1;
     int64_t base = (int64_t)(kv_head * items + item) * p.splits + split;
@@ -222,7 +225,7 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads), WHOLE ? WHOLE_BLOCK
         int m = i / wp, col = i % wp;
         float sum = sums[m * wp + col];
 #pragma unroll 4
-        for (int n = 1; n < turns; n++) sum += sums[(n * M + m) * wp + col];
+        for (int n = 1; n < chains; n++) sum += sums[(n * M + m) * wp + col];
         if (active > 1)
             p.sums[(base + m * p.splits) * wp + col] = sum;
         else if (col < a.width)
@@ -230,7 +233,7 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads), WHOLE ? WHOLE_BLOCK
     }
     if (active == 1) return;
     if ((int)threadIdx.x < live)
-        p.totals[base + threadIdx.x * p.splits] = make_float2(most[threadIdx.x], total[threadIdx.x]);
+        p.totals[base + threadIdx.x * p.splits] = make_float2(max_score[threadIdx.x], total[threadIdx.x]);
     __shared__ bool last;
     __threadfence();
     __syncthreads();
@@ -246,13 +249,13 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads), WHOLE ? WHOLE_BLOCK
                            [&](int64_t i, float x) { fb_store_as(a.out_type, a.out, i, x); });
 }
 
-/* Where the splits of a launch leave what they have; wp: the padded width. */
+/* Where a launch stores the splits' results in scratch. wp: the padded width. */
 static partials partials_of(const fb_attention *a, int wp, const fb_cuda_context *cx) {
     partials p;
     p.counters = (unsigned *)(void *)cx->scratch;
     p.length = split_length(a->capacity);
     p.splits = split_count(a->capacity);
-    /* Sums first: they are read in sixteen bytes. */
+    /* Sums first, aligned: they are read 16 bytes at a time. */
     p.sums = (float *)(void *)(cx->scratch + FB_CUDA_COUNTERS);
     p.totals = (float2 *)(void *)(p.sums + (int64_t)a->kv_heads * a->rows * a->group * p.splits * wp);
     p.tiles = 0;
@@ -265,12 +268,12 @@ static int launch_as(const fb_attention *a, const fb_cuda_context *cx) {
     int chunks = fb_ceil(a->width, E), wp = chunks * E, items = a->rows * a->group;
     partials p = partials_of(a, wp, cx);
     int sums = THREADS / chunks * M * wp * 4;
-    int together = (M * MOST_SPLITS + (M * wp > THREADS * 4 ? M * wp : THREADS * 4)) * 4;
+    int combine_bytes = (M * MAX_SPLITS + (M * wp > THREADS * 4 ? M * wp : THREADS * 4)) * 4;
     p.tiles = N * (chunks | 1) * 16 * 2;
     if (p.tiles < sums) p.tiles = sums;
-    if (p.tiles < together) p.tiles = together;
+    if (p.tiles < combine_bytes) p.tiles = combine_bytes;
     int queries = a->second ? 2 : 1, shared = p.tiles + (M * (queries * wp + N) + 3 * M) * 4;
-    /* Heads first: splits beyond the position, which a recorded graph has, then start last. */
+    /* Heads vary fastest: splits beyond the position, which a recorded graph has, then start last. */
     dim3 grid((unsigned)a->kv_heads, (unsigned)fb_ceil(fb_attention_reach(a, cx), p.length),
               (unsigned)fb_ceil(items, M));
     return FB_LAUNCH(cx, grid, THREADS, (size_t)shared, (decode_kernel<K, M, RING, WHOLE>), *a, p);
@@ -279,7 +282,7 @@ static int launch_as(const fb_attention *a, const fb_cuda_context *cx) {
 template <class K, int M, bool RING>
 static int launch_ring(const fb_attention *a, const fb_cuda_context *cx) {
     if constexpr (M == 1)
-        if (a->width <= MOST_WHOLE) return launch_as<K, M, RING, true>(a, cx);
+        if (a->width <= MAX_WHOLE_WIDTH) return launch_as<K, M, RING, true>(a, cx);
     return launch_as<K, M, RING, false>(a, cx);
 }
 
@@ -289,11 +292,11 @@ template <class K, int M> static int launch_decode(const fb_attention *a, const 
 
 int fb_cuda_flash_decode(const fb_attention *a, const fb_cuda_context *cx) {
     int items = a->rows * a->group, result = 1;
-    /* Short caches lie in the second-level cache, where reading them again costs less than sharing them. */
-    if (a->capacity <= SHORT) items = 1;
-    if (cx->list) { /* whose attention is that of one item */
+    /* Short caches stay in the L2, where reading them again costs less than sharing them. */
+    if (a->capacity <= SHORT_CACHE) items = 1;
+    if (cx->list) { /* the persistent kernel computes one item at a time */
         partials p = partials_of(a, a->width, cx);
-        return items == 1 ? st_add_attention(a, &p, cx->list) : FB_CUDA_NOT_LISTED;
+        return items == 1 ? pk_add_attention(a, &p, cx->list) : FB_CUDA_NOT_LISTED;
     }
     FB_FOR_TYPE(a->kv_type, K,
                 result = items == 1   ? launch_decode<K, 1>(a, cx)

@@ -1,29 +1,29 @@
-/* What the kernels that cut the context into splits share: flash_decode.cu, and the attention of a step that
- * is one kernel (step_attention.cuh). Both add in the same order. */
+/* What the kernels that cut the context into splits share: flash_decode.cu and persistent_attention.cuh. Both
+ * add in the same order. */
 #ifndef FB_BACKEND_CUDA_FLASH_DECODE_CUH
 #define FB_BACKEND_CUDA_FLASH_DECODE_CUH
 
 #include "backend/cuda/attention.cuh"
 
-#define SPLIT                                                                                                \
-    128 /* a split is a multiple of this: the first one needs no putting together, which takes 3 us */
-#define MOST_SPLITS 64
-#define SHORT       4096 /* positions of a cache */
+/* A split's length is a multiple of this. A context of one split needs no combining, which takes 3 us. */
+#define SPLIT       128
+#define MAX_SPLITS  64
+#define SHORT_CACHE 4096 /* positions of a cache that decode reads once for each item */
 
 #define LOG2_E 1.4426950408889634f
 
-static inline int split_length(int64_t capacity) { return fb_ceil(capacity, SPLIT * MOST_SPLITS) * SPLIT; }
+static inline int split_length(int64_t capacity) { return fb_ceil(capacity, SPLIT * MAX_SPLITS) * SPLIT; }
 static inline int split_count(int64_t capacity) { return fb_ceil(capacity, split_length(capacity)); }
 
-/* A row of a width, in whole chunks. */
+/* The width rounded up to whole chunks. */
 static inline int64_t padded(int64_t width) { return (width + 7) / 8 * 8; }
 
 struct partials {
     unsigned *counters; /* [kv_heads, tiles of items] */
-    float2 *totals;     /* [kv_heads, items, splits]: the largest score, and the sum of exponentials */
+    float2 *totals;     /* [kv_heads, items, splits]: largest score, sum of exponentials */
     float *sums;        /* [kv_heads, items, splits, padded width] */
     int length, splits;
-    int tiles; /* bytes of shared memory that keys and values get, and sums after them */
+    int tiles; /* bytes of shared memory for keys and values; the sums use the same memory afterwards */
 };
 
 FB_DEVICE void add(float4 *sum, float w, float4 x) {
@@ -33,62 +33,62 @@ FB_DEVICE void add(float4 *sum, float w, float4 x) {
     sum->w = fmaf(w, x.w, sum->w);
 }
 
-#define EARLY 4
+#define EARLY 4 /* sums that a thread loads before the totals have arrived */
 
-/* All splits of the items, of which each has `active`. `room`: shared memory. SYNC: as for fb_sync.
- * put(i, x): x is element i of the output. */
+/* Combines the `active` splits of each of the items [item, item + live). `smem`: shared memory. SYNC: as for
+ * fb_sync. put(i, x) stores x as element i of the output. */
 template <int THREADS, int M, int SYNC, class PUT>
 FB_DEVICE void combine(const fb_attention &a, const partials &p, int kv_head, int item, int live, int active,
-                       int wp, float *room, PUT put) {
+                       int wp, float *smem, PUT put) {
     int warp = threadIdx.x / FB_WARP, lane = threadIdx.x % FB_WARP, items = a.rows * a.group;
     int64_t base = (int64_t)(kv_head * items + item) * p.splits;
-    float *weight = room, *sums = room + M * MOST_SPLITS; /* [M][MOST_SPLITS], [turns][live * wp] */
+    float *weight = smem, *sums = smem + M * MAX_SPLITS; /* [M][MAX_SPLITS], [chains][live * wp] */
     int quads = wp / 4, all = live * quads;
-    int turns = THREADS / all; /* threads that share the splits of four columns */
-    if (turns < 1) turns = 1;
-    /* The first sums are asked for together with the totals. */
+    int chains = THREADS / all; /* threads that share the splits of four columns; each is one chain of sums */
+    if (chains < 1) chains = 1;
+    /* The first sums are loaded at the same time as the totals. */
     float4 early[EARLY];
     const float4 *mine =
         (const float4 *)(p.sums + (base + threadIdx.x % all / quads * p.splits) * wp) + threadIdx.x % quads;
 #pragma unroll
     for (int n = 0; n < EARLY; n++) {
-        int s = threadIdx.x / all + n * turns;
-        early[n] =
-            (int)threadIdx.x < all * turns && s < active ? __ldcg(mine + s * quads) : make_float4(0, 0, 0, 0);
+        int s = threadIdx.x / all + n * chains;
+        early[n] = (int)threadIdx.x < all * chains && s < active ? __ldcg(mine + s * quads)
+                                                                 : make_float4(0, 0, 0, 0);
     }
     for (int m = warp; m < live; m += THREADS / FB_WARP) {
-        float most[2], total[2];
+        float max_score[2], total[2];
         for (int i = 0; i < 2; i++) {
             int s = lane + i * FB_WARP;
             float2 t = s < active ? __ldcg(p.totals + base + m * p.splits + s) : make_float2(-INFINITY, 0);
-            most[i] = t.x;
+            max_score[i] = t.x;
             total[i] = t.y;
         }
-        float all = fb_warp_max(fmaxf(most[0], most[1]));
-        most[0] = fb_exp2(most[0] - all);
-        most[1] = fb_exp2(most[1] - all);
-        float sum = 1.0f / fb_warp_sum(most[0] * total[0] + most[1] * total[1]);
-        weight[m * MOST_SPLITS + lane] = most[0] * sum;
-        weight[m * MOST_SPLITS + lane + FB_WARP] = most[1] * sum;
+        float all = fb_warp_max(fmaxf(max_score[0], max_score[1]));
+        max_score[0] = fb_exp2(max_score[0] - all);
+        max_score[1] = fb_exp2(max_score[1] - all);
+        float sum = 1.0f / fb_warp_sum(max_score[0] * total[0] + max_score[1] * total[1]);
+        weight[m * MAX_SPLITS + lane] = max_score[0] * sum;
+        weight[m * MAX_SPLITS + lane + FB_WARP] = max_score[1] * sum;
     }
     fb_sync<SYNC>();
-    for (int i = threadIdx.x; i < all * turns; i += THREADS) {
-        int turn = i / all, m = i % all / quads, quad = i % quads;
+    for (int i = threadIdx.x; i < all * chains; i += THREADS) {
+        int chain = i / all, m = i % all / quads, quad = i % quads;
         const float4 *from = (const float4 *)(p.sums + (base + m * p.splits) * wp) + quad;
         float4 sum = make_float4(0, 0, 0, 0);
-        int s = turn;
+        int s = chain;
         if (i == (int)threadIdx.x)
 #pragma unroll
-            for (int n = 0; n < EARLY; n++, s += turns)
-                if (s < active) add(&sum, weight[m * MOST_SPLITS + s], early[n]);
+            for (int n = 0; n < EARLY; n++, s += chains)
+                if (s < active) add(&sum, weight[m * MAX_SPLITS + s], early[n]);
 #pragma unroll 4
-        for (; s < active; s += turns) add(&sum, weight[m * MOST_SPLITS + s], __ldcg(from + s * quads));
-        ((float4 *)sums)[turn * all + i % all] = sum;
+        for (; s < active; s += chains) add(&sum, weight[m * MAX_SPLITS + s], __ldcg(from + s * quads));
+        ((float4 *)sums)[chain * all + i % all] = sum;
     }
     fb_sync<SYNC>();
     for (int i = threadIdx.x; i < live * wp; i += THREADS) {
         float sum = sums[i];
-        for (int turn = 1; turn < turns; turn++) sum += sums[turn * live * wp + i];
+        for (int chain = 1; chain < chains; chain++) sum += sums[chain * live * wp + i];
         if (i % wp < a.width) put(fb_item_out(a, kv_head, item + i / wp) + i % wp, sum);
     }
 }

@@ -1,19 +1,18 @@
-/* attn_flash for many tokens: a block has ITEMS items of one KV head and goes through the tiles of keys and
- * values that they see. 16-bit types multiply on the tensor cores, the others in float32.
+/* attn_flash for many tokens. A block has ITEMS items of one KV head and goes through the tiles of keys and
+ * values that they see. 16-bit types are multiplied on tensor cores, the others in float32.
  *
- * Of a ring, tiles are of slots: first those with sinks, which are compared with the second query, then those
- * of the ring, counted from where it begins. Which tiles there are depends on neither the step nor the block,
- * so a token's bits do not, either; those of which no item of the block sees anything are not read. */
+ * In a ring, tiles are of slots: first those of the sinks, which need the second query, then those of the
+ * ring, counted from its beginning. The tiles depend on neither the step nor the block; hence a token's bits
+ * do not, either. A tile that no item of the block sees is not read. */
 #include "backend/cuda/attention.cuh"
 #include "backend/cuda/mma.cuh"
 
 #define LOG2_E 1.4426950408889634f
 
-/* ---- tiles of a ring ------------------------------------------------------------------------------------
- */
+/* ---- tiles of a ring ---- */
 
-/* The tile at `at`, or the next one of which positions `first` to `last` of the step see anything; at or
- * beyond what `last` looks into: none. */
+/* The tile at slot `at`, or the next one that some position from `first` to `last` of the step sees. A result
+ * at or beyond fb_count(last): there is none. */
 template <int N> FB_DEVICE int seen_tile(const fb_attention &a, int first, int last, int at) {
     int count = fb_count(a.slots, last);
     for (; at >= a.second && at < count; at += N) {
@@ -27,13 +26,12 @@ template <int N> FB_DEVICE int next_tile(const fb_attention &a, int first, int l
     return seen_tile<N>(a, first, last, last_of_sinks ? a.slots.begin : at + N);
 }
 
-/* How many slots of `count` the tile has: sinks and the ring's are never in the same. */
+/* How many of the `count` slots the tile has. A tile never has both sinks and slots of the ring. */
 FB_DEVICE int tile_slots(const fb_attention &a, int first, int count, int most) {
     return min(most, (first < a.second ? min(a.second, count) : count) - first);
 }
 
-/* ---- 16 bits --------------------------------------------------------------------------------------------
- */
+/* ---- 16 bits ---- */
 
 #define ITEMS   64
 #define THREADS 128
@@ -66,7 +64,7 @@ FB_DEVICE uint32_t pack(const fb_bfloat *, float low, float high) {
 FB_DEVICE fb_dtype type_of(const fb_half *) { return FB_F16; }
 FB_DEVICE fb_dtype type_of(const fb_bfloat *) { return FB_BF16; }
 
-/* Rows [0, n) of a tile [N, D], and zeros in the rest. */
+/* Copies rows [0, n) of a tile [N, D] to shared memory; zeros in the rest. */
 template <class K, int D, int N> FB_DEVICE void stage(K *to, const K *from, int n, int width, bool wide) {
     constexpr int CHUNKS = N * (D / 8);
     if (!wide) {
@@ -89,7 +87,7 @@ template <class K, int D, int N> FB_DEVICE void stage(K *to, const K *from, int 
     }
 }
 
-/* The items' queries, and zeros where there are none. */
+/* Loads the items' queries; zeros where there are none. */
 template <class K, int D>
 FB_DEVICE void load_queries(K *to, const fb_attention &a, int kv_head, int item, bool sink) {
 #pragma unroll 4
@@ -111,36 +109,36 @@ FB_DEVICE void load_queries(K *to, const fb_attention &a, int kv_head, int item,
     }
 }
 
-/* The position of an item, in the padding of its query's row: registers are scarce, and at a width of 256
- * there is no other shared memory left on devices that have 99 KB. */
+/* The position of an item, kept in the padding of its query's row. Registers are scarce, and at a width of
+ * 256 no other shared memory is left on devices that have 99 KB. */
 template <class K, int D> FB_DEVICE int &position_of(K *queries, int n) {
     return *(int *)(void *)(queries + n * (D + 8) + D);
 }
 
 template <class K, int D> struct shape {
     static const int n = D > 128 ? 32 : 64; /* keys of a tile */
-    static const int stride = D + 8;        /* odd in chunks of 16 bytes: eight rows lie in different banks */
+    static const int stride = D + 8;        /* odd in 16-byte chunks: eight rows lie in different banks */
     static const int bytes = (ITEMS + 4 * n) * stride * 2;
 };
 
-/* Four warps have 16 items each. Scores are in units of log2(e), so that a power of two is their exponential;
- * the probabilities, before they are divided by their sum, are rounded to 16 bits for the product with the
- * values. */
+/* Four warps have 16 items each. Scores are scaled by log2(e), so that exp2 gives their exponentials. The
+ * probabilities are rounded to 16 bits for the product with the values; the division by their sum is last. */
 template <class K, int D, bool RING>
 __global__ void __launch_bounds__(THREADS, D <= 80 ? 3 : 2) prefill_mma(fb_attention a) {
     constexpr int N = shape<K, D>::n, S = shape<K, D>::stride;
     constexpr bool HOLD = D <= 128; /* queries stay in registers */
     fb_let_next_start();
     fb_wait_for_previous();
-    FB_SHARED(K, room);
-    K *queries = room, *keys = room + ITEMS * S, *values = keys + 2 * N * S; /* keys, values: two of each */
-    /* The longest first. */
+    FB_SHARED(K, smem);
+    K *queries = smem, *keys = smem + ITEMS * S,
+      *values = keys + 2 * N * S; /* keys and values: two tiles of each */
+    /* The items that see most start first. */
     int item = (int)(gridDim.y - 1 - blockIdx.y) * ITEMS, kv_head = blockIdx.x;
     int items = a.rows * a.group, past = RING ? fb_past(a.slots) : (int)a.slots.rows->position;
     int oldest = fb_item_position(a, past, item), newest = fb_item_position(a, past, item + ITEMS - 1);
     int count = RING ? fb_count(a.slots, newest) : newest + 1;
     int first = RING ? seen_tile<N>(a, oldest, newest, 0) : 0;
-    bool sink = RING && first < a.second; /* whose queries are loaded */
+    bool sink = RING && first < a.second; /* the second queries are loaded */
     const uint8_t *cache = fb_cache_of(a);
     const K *k = (const K *)(cache + a.k_at) + kv_head * a.capacity * a.width;
     const K *v = (const K *)(cache + a.v_at) + kv_head * a.capacity * a.width;
@@ -162,7 +160,7 @@ __global__ void __launch_bounds__(THREADS, D <= 80 ? 3 : 2) prefill_mma(fb_atten
     K *own = queries + warp * 16 * S;
     /* How many positions the warp's first and last item see. */
     int least = position_of<K, D>(own, 0) + 1, furthest = position_of<K, D>(own, 15) + 1;
-    float out[D / 8][4], most[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0}, scale = a.scale * LOG2_E;
+    float out[D / 8][4], max_score[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0}, scale = a.scale * LOG2_E;
 #pragma unroll
     for (int d = 0; d < D / 8; d++)
 #pragma unroll
@@ -215,15 +213,15 @@ __global__ void __launch_bounds__(THREADS, D <= 80 ? 3 : 2) prefill_mma(fb_atten
             if (RING ? here_slots < N || !fb_all_see(a.slots, least - 1, furthest - 1, first, first + N)
                      : first + N > least) {
                 int at[2] = {position_of<K, D>(own, g), position_of<K, D>(own, g + 8)};
-                fb_sight sight[2];
+                fb_ring_place place[2];
                 if (RING)
-                    for (int h = 0; h < 2; h++) sight[h] = fb_sight_of(a.slots, at[h]);
+                    for (int h = 0; h < 2; h++) place[h] = fb_ring_place_of(a.slots, at[h]);
 #pragma unroll
                 for (int n = 0; n < N / 8; n++)
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
                         int col = n * 8 + t * 2 + i % 2;
-                        if (RING ? col >= here_slots || !fb_sees(a.slots, sight[i / 2], first + col)
+                        if (RING ? col >= here_slots || !fb_sees(a.slots, place[i / 2], first + col)
                                  : first + col > at[i / 2])
                             s[n][i] = -INFINITY;
                     }
@@ -236,11 +234,11 @@ __global__ void __launch_bounds__(THREADS, D <= 80 ? 3 : 2) prefill_mma(fb_atten
             for (int h = 0; h < 2; h++) {
                 here[h] = fmaxf(here[h], __shfl_xor_sync(FB_ALL, here[h], 1));
                 here[h] = fmaxf(here[h], __shfl_xor_sync(FB_ALL, here[h], 2));
-                here[h] = fmaxf(here[h], most[h]);
-                /* Of a dense cache finite: position 0, in the first tile, is seen by all. */
+                here[h] = fmaxf(here[h], max_score[h]);
+                /* Finite for a dense cache: all items see position 0, which is in the first tile. */
                 base[h] = RING && here[h] == -INFINITY ? 0 : here[h];
-                float factor = fb_exp2(most[h] - base[h]);
-                most[h] = here[h];
+                float factor = fb_exp2(max_score[h] - base[h]);
+                max_score[h] = here[h];
                 total[h] *= factor;
 #pragma unroll
                 for (int d = 0; d < D / 8; d++) {
@@ -311,13 +309,12 @@ template <class K> static int launch_mma(const fb_attention *a, const fb_cuda_co
     return launch_mma<K, 256>(a, cx);
 }
 
-/* ---- float32 --------------------------------------------------------------------------------------------
- */
+/* ---- float32 ---- */
 
 #define SIDE 16 /* threads are [SIDE, SIDE]: items, then keys or columns */
 #define KEYS 32
 
-/* Rows [0, n) of a tile [KEYS, D] in float32, and zeros in the rest. */
+/* Converts rows [0, n) of a tile [KEYS, D] to float32 in shared memory; zeros in the rest. */
 template <int D> FB_DEVICE void widen(float *to, const fb_attention &a, const void *from, int64_t at, int n) {
     for (int i = threadIdx.x; i < KEYS * D; i += SIDE * SIDE) {
         int row = i / D, col = i % D;
@@ -326,7 +323,7 @@ template <int D> FB_DEVICE void widen(float *to, const fb_attention &a, const vo
     }
 }
 
-/* The items' queries [SIDE * R, D], in units of log2(e), and zeros where there are none. */
+/* Loads the items' queries [SIDE * R, D], times scale * log2(e); zeros where there are none. */
 template <int D, int R>
 FB_DEVICE void widen_queries(float *to, const fb_attention &a, int kv_head, int item, bool sink) {
     for (int i = threadIdx.x; i < SIDE * R * D; i += SIDE * SIDE) {
@@ -339,8 +336,8 @@ FB_DEVICE void widen_queries(float *to, const fb_attention &a, int kv_head, int 
     }
 }
 
-/* R items and D / SIDE columns a thread. Keys, then values, lie in the same tile: 99 KB is all that some
- * devices have. */
+/* A thread has R items and D / SIDE columns. Keys and values use the same tile one after the other: some
+ * devices have no more than 99 KB. */
 template <int D, int R, bool RING> __global__ void __launch_bounds__(SIDE *SIDE) prefill_f32(fb_attention a) {
     constexpr int S = D + 4, Q = D / (4 * SIDE);
     fb_let_next_start();
@@ -352,20 +349,20 @@ template <int D, int R, bool RING> __global__ void __launch_bounds__(SIDE *SIDE)
     int oldest = fb_item_position(a, past, item), newest = fb_item_position(a, past, item + SIDE * R - 1);
     int count = RING ? fb_count(a.slots, newest) : newest + 1;
     int first = RING ? seen_tile<KEYS>(a, oldest, newest, 0) : 0;
-    bool sink = RING && first < a.second; /* whose queries are loaded */
+    bool sink = RING && first < a.second; /* the second queries are loaded */
     int64_t head = kv_head * a.capacity * a.width;
-    /* Registers are scarce: each one more could cost a block on every multiprocessor. */
+    /* In shared memory, because registers are scarce: one more could cost a block on every multiprocessor. */
     __shared__ int position[SIDE * R]; /* of the items */
     __shared__ const uint8_t *cache;
     if (threadIdx.x == 0) cache = fb_cache_of(a);
     if (threadIdx.x < SIDE * R) position[threadIdx.x] = fb_item_position(a, past, item + (int)threadIdx.x);
     widen_queries<D, R>(q, a, kv_head, item, sink);
     int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
-    float most[R], total[R];
+    float max_score[R], total[R];
     float4 out[R][Q];
 #pragma unroll
     for (int r = 0; r < R; r++) {
-        most[r] = -INFINITY;
+        max_score[r] = -INFINITY;
         total[r] = 0;
 #pragma unroll
         for (int c = 0; c < Q; c++) out[r][c] = make_float4(0, 0, 0, 0);
@@ -395,19 +392,20 @@ template <int D, int R, bool RING> __global__ void __launch_bounds__(SIDE *SIDE)
         for (int r = 0; r < R; r++) {
             const int at = position[ty * R + r];
             if (RING) {
-                fb_sight sight = fb_sight_of(a.slots, at);
-                if (tx >= n || !fb_sees(a.slots, sight, first + tx)) s[r][0] = -INFINITY;
-                if (tx + SIDE >= n || !fb_sees(a.slots, sight, first + tx + SIDE)) s[r][1] = -INFINITY;
+                fb_ring_place place = fb_ring_place_of(a.slots, at);
+                if (tx >= n || !fb_sees(a.slots, place, first + tx)) s[r][0] = -INFINITY;
+                if (tx + SIDE >= n || !fb_sees(a.slots, place, first + tx + SIDE)) s[r][1] = -INFINITY;
             } else {
                 if (first + tx > at) s[r][0] = -INFINITY;
                 if (first + tx + SIDE > at) s[r][1] = -INFINITY;
             }
-            float now = fmaxf(most[r], fmaxf(s[r][0], s[r][1]));
+            float now = fmaxf(max_score[r], fmaxf(s[r][0], s[r][1]));
 #pragma unroll
-            for (int step = SIDE / 2; step; step >>= 1) now = fmaxf(now, __shfl_xor_sync(FB_ALL, now, step));
-            const float base = RING && now == -INFINITY ? 0 : now; /* an item that has seen nothing yet */
-            float factor = fb_exp2(most[r] - base);
-            most[r] = now;
+            for (int offset = SIDE / 2; offset; offset >>= 1)
+                now = fmaxf(now, __shfl_xor_sync(FB_ALL, now, offset));
+            const float base = RING && now == -INFINITY ? 0 : now; /* the item has seen nothing yet */
+            float factor = fb_exp2(max_score[r] - base);
+            max_score[r] = now;
             s[r][0] = fb_exp2(s[r][0] - base);
             s[r][1] = fb_exp2(s[r][1] - base);
             total[r] = fmaf(total[r], factor, s[r][0] + s[r][1]);
@@ -445,7 +443,8 @@ template <int D, int R, bool RING> __global__ void __launch_bounds__(SIDE *SIDE)
 #pragma unroll
     for (int r = 0; r < R; r++) {
 #pragma unroll
-        for (int step = SIDE / 2; step; step >>= 1) total[r] += __shfl_xor_sync(FB_ALL, total[r], step);
+        for (int offset = SIDE / 2; offset; offset >>= 1)
+            total[r] += __shfl_xor_sync(FB_ALL, total[r], offset);
         int n = item + ty * R + r;
         if (n >= items) continue;
         int64_t at = fb_item_out(a, kv_head, n);
@@ -470,8 +469,8 @@ template <int D, int R> static int launch_f32(const fb_attention *a, const fb_cu
 }
 
 int fb_cuda_flash_prefill(const fb_attention *a, const fb_cuda_context *cx) {
-    /* bfloat16 queries are exact in float16, unless far too large for attention to make sense; not the other
-     * way round. */
+    /* bfloat16 queries are exact in float16, unless they are far too large for attention to make sense.
+     * float16 queries are not exact in bfloat16. */
     if (a->kv_type == FB_F16 && a->q_type != FB_F32) return launch_mma<fb_half>(a, cx);
     if (a->kv_type == FB_BF16 && a->q_type == FB_BF16) return launch_mma<fb_bfloat>(a, cx);
     if (a->width <= 64) return launch_f32<64, 4>(a, cx);

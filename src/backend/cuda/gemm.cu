@@ -1,20 +1,19 @@
-/* linear_group with many rows: prepares the inputs and hands the products to the kernels that serve them.
+/* linear_group with many rows: prepares the inputs, then launches the product kernels.
  *
- * Inputs are normalised and quantised by the plain ops' own kernels, once, not by each of the blocks that
- * read them: a row is read by as many blocks as there are tiles of outputs. */
+ * The plain ops' kernels normalise and quantise the inputs once. The product's blocks do not, because a row
+ * is read by as many of them as there are tiles of outputs. */
 #include "backend/cuda/gemm.cuh"
 
 #define THREADS 256
 
-/* ---- scratch --------------------------------------------------------------------------------------------
- */
+/* ---- scratch ---- */
 
 /* Byte offsets in scratch. */
-typedef struct gemm_room {
-    int64_t floats[FB_MAX_SEGMENTS]; /* of x, normalised, or moved to where tensor cores can have it */
+typedef struct gemm_workspace {
+    int64_t floats[FB_MAX_SEGMENTS]; /* of x, normalised, or copied to aligned rows for the tensor cores */
     int64_t blocks[FB_MAX_SEGMENTS]; /* of x, quantised */
     int64_t kept, blas, end;
-} gemm_room;
+} gemm_workspace;
 
 static int64_t take(int64_t *end, int64_t bytes) {
     int64_t at = *end;
@@ -22,41 +21,48 @@ static int64_t take(int64_t *end, int64_t bytes) {
     return at;
 }
 
-static gemm_way way_of(const fb_call *call, int s) {
+static gemm_kind kind_of(const fb_call *call, int s) {
     const fb_weight *w = &call->weights[4 * s];
     if (call->attr.segment[s].dot != FB_DOT_FLOAT) return GEMM_QUANT;
     bool half = w->dtype == FB_F16 || w->dtype == FB_BF16;
-    return half && call->in[s].dtype == w->dtype && w->cols % 8 == 0 ? GEMM_HALF : GEMM_ANY;
+    /* A device's weights are aligned, a caller's (fusebox_ops.h) may not be. */
+    bool whole = w->cols % 8 == 0 && fb_aligned(w->data, 16);
+    return half && call->in[s].dtype == w->dtype && whole ? GEMM_HALF : GEMM_ANY;
 }
 
-/* From what a call says without its pointers, so that room taken beforehand is enough. */
-static gemm_room room_of(const fb_call *call, int64_t rows) {
-    gemm_room room = {};
+/* Depends on the call's shapes and types, and on its pointers only where weights are not aligned, so that it
+ * can be allocated beforehand. */
+static gemm_workspace workspace_of(const fb_call *call, int64_t rows) {
+    gemm_workspace workspace = {};
     int64_t most = 0;
     bool two = call->attr.combine != FB_COMBINE_NONE && call->attr.segments == 2, wide = false;
-    room.end = FB_CUDA_COUNTERS;
+    workspace.end = FB_CUDA_COUNTERS;
     for (int s = 0; s < call->attr.segments; s++) {
         const fb_weight *w = &call->weights[4 * s];
         const fb_segment *segment = &call->attr.segment[s];
-        if (segment->norm != FB_OP_COUNT || way_of(call, s) == GEMM_HALF)
-            room.floats[s] = take(&room.end, rows * w->cols * fb_dtype_size(call->in[s].dtype));
+        if (segment->norm != FB_OP_COUNT || kind_of(call, s) == GEMM_HALF)
+            workspace.floats[s] = take(&workspace.end, rows * w->cols * fb_dtype_size(call->in[s].dtype));
         if (segment->dot == FB_DOT_QUANTIZE)
-            room.blocks[s] = take(&room.end, rows * (w->cols / 32) * (int64_t)sizeof(fb_q8));
-        if (way_of(call, s) != GEMM_HALF) continue;
+            workspace.blocks[s] = take(&workspace.end, rows * (w->cols / 32) * (int64_t)sizeof(fb_q8));
+        if (kind_of(call, s) != GEMM_HALF) continue;
         if (w->rows > most) most = w->rows;
         if (call->weights[4 * s + 1].data)
-            wide = wide || !gemm_blas_biased(call->weights[4 * s + 1].dtype, call->out[two ? 0 : s].dtype);
+            wide = wide || !gemm_blas_biased(call->weights[4 * s + 1].data, call->weights[4 * s + 1].dtype,
+                                             call->out[two ? 0 : s].dtype);
     }
-    if (two) room.kept = take(&room.end, rows * call->weights[0].rows * fb_dtype_size(call->out[0].dtype));
+    if (two)
+        workspace.kept =
+            take(&workspace.end, rows * call->weights[0].rows * fb_dtype_size(call->out[0].dtype));
     wide = wide || call->out[0].dtype == FB_F32;
-    if (most) room.blas = take(&room.end, gemm_blas_room(two ? 2 : 1, rows * most, wide ? FB_F32 : FB_F16));
-    return room;
+    if (most)
+        workspace.blas =
+            take(&workspace.end, gemm_blas_workspace_bytes(two ? 2 : 1, rows * most, wide ? FB_F32 : FB_F16));
+    return workspace;
 }
 
-int64_t fb_cuda_gemm_scratch(const fb_call *call, int64_t rows) { return room_of(call, rows).end; }
+int64_t fb_cuda_gemm_scratch(const fb_call *call, int64_t rows) { return workspace_of(call, rows).end; }
 
-/* ---- inputs ---------------------------------------------------------------------------------------------
- */
+/* ---- inputs ---- */
 
 __global__ void gemm_move_kernel(const uint16_t *from, int64_t from_row, uint16_t *to, int64_t width,
                                  int64_t count) {
@@ -105,18 +111,18 @@ static int move(const fb_call *call, const fb_cuda_context *cx, fb_view *x, uint
                      from.width, count);
 }
 
-/* Whether segments e and s multiply the same, once prepared. */
+/* Whether segments e and s have the same prepared input. */
 static bool same_input(const fb_call *call, int e, int s) {
     const fb_segment *a = &call->attr.segment[e], *b = &call->attr.segment[s];
     return call->in[e].data == call->in[s].data && call->in[e].dtype == call->in[s].dtype &&
-           call->in[e].row_stride == call->in[s].row_stride && way_of(call, e) == way_of(call, s) &&
+           call->in[e].row_stride == call->in[s].row_stride && kind_of(call, e) == kind_of(call, s) &&
            call->weights[4 * e].cols == call->weights[4 * s].cols && a->norm == b->norm && a->eps == b->eps &&
            a->dot == b->dot && call->weights[4 * e + 2].data == call->weights[4 * s + 2].data &&
            call->weights[4 * e + 3].data == call->weights[4 * s + 3].data;
 }
 
-/* The input of segment s as its product reads it. */
-static int prepare(const fb_call *call, int s, const fb_cuda_context *cx, const gemm_room *room,
+/* Prepares the input of segment s for its product: views[s]. */
+static int prepare(const fb_call *call, int s, const fb_cuda_context *cx, const gemm_workspace *workspace,
                    fb_view *views) {
     fb_dot dot = call->attr.segment[s].dot;
     fb_view *x = &views[s];
@@ -131,15 +137,14 @@ static int prepare(const fb_call *call, int s, const fb_cuda_context *cx, const 
     x->heads = 1;
     x->width = call->weights[4 * s].cols;
     if (call->attr.segment[s].norm != FB_OP_COUNT)
-        code = normalise(call, s, cx, x, cx->scratch + room->floats[s]);
-    if (code == 0 && dot == FB_DOT_QUANTIZE) code = quantise(call, cx, x, cx->scratch + room->blocks[s]);
-    if (way_of(call, s) == GEMM_HALF && (x->row_stride != x->width || !fb_aligned(x->data, 16)))
-        code = move(call, cx, x, cx->scratch + room->floats[s]);
+        code = normalise(call, s, cx, x, cx->scratch + workspace->floats[s]);
+    if (code == 0 && dot == FB_DOT_QUANTIZE) code = quantise(call, cx, x, cx->scratch + workspace->blocks[s]);
+    if (kind_of(call, s) == GEMM_HALF && (x->row_stride != x->width || !fb_aligned(x->data, 16)))
+        code = move(call, cx, x, cx->scratch + workspace->floats[s]);
     return code;
 }
 
-/* ---- products -------------------------------------------------------------------------------------------
- */
+/* ---- products ---- */
 
 static gemm_segment segment_of(const fb_call *call, int s, const fb_view *x) {
     const fb_weight *w = &call->weights[4 * s], *bias = &call->weights[4 * s + 1];
@@ -159,24 +164,24 @@ static gemm_segment segment_of(const fb_call *call, int s, const fb_view *x) {
     return segment;
 }
 
-/* Whether one launch may serve both segments. */
+/* Whether one launch can compute both segments. */
 static bool same_kernel(const fb_call *call, int a, int b) {
-    return way_of(call, a) == way_of(call, b) && call->out[a].dtype == call->out[b].dtype &&
-           (way_of(call, a) == GEMM_ANY || call->weights[4 * a].dtype == call->weights[4 * b].dtype) &&
+    return kind_of(call, a) == kind_of(call, b) && call->out[a].dtype == call->out[b].dtype &&
+           (kind_of(call, a) == GEMM_ANY || call->weights[4 * a].dtype == call->weights[4 * b].dtype) &&
            (call->weights[4 * a].rows % 8 == 0) == (call->weights[4 * b].rows % 8 == 0);
 }
 
-/* A job whose segments are all of segment s's kind. */
+/* Launches a job whose segments all take the kernel of segment s. */
 static int product(const fb_call *call, int s, const gemm_job *job, const fb_cuda_context *cx,
-                   const gemm_room *room) {
-    switch (way_of(call, s)) {
+                   const gemm_workspace *workspace) {
+    switch (kind_of(call, s)) {
     case GEMM_QUANT:
         return gemm_quant(job, cx);
     case GEMM_ANY:
         return gemm_any(job, cx);
     default:
         if (cx->blas && call->weights[4 * s].rows % 8 == 0) {
-            int code = gemm_blas(job, cx, cx->scratch + room->blas);
+            int code = gemm_blas(job, cx, cx->scratch + workspace->blas);
             if (code != GEMM_UNSERVED) return code;
         }
         return gemm_half(job, cx);
@@ -184,7 +189,7 @@ static int product(const fb_call *call, int s, const gemm_job *job, const fb_cud
 }
 
 int fb_cuda_gemm_group(const fb_call *call, const fb_cuda_context *cx) {
-    gemm_room room = room_of(call, call->rows);
+    gemm_workspace workspace = workspace_of(call, call->rows);
     fb_view x[FB_MAX_SEGMENTS];
     gemm_job job = {};
     int segments = call->attr.segments;
@@ -193,10 +198,10 @@ int fb_cuda_gemm_group(const fb_call *call, const fb_cuda_context *cx) {
     job.parts = combined ? segments : 1;
     job.residual = (const uint8_t *)call->in[FB_RESIDUAL].data;
     job.residual_row = call->in[FB_RESIDUAL].row_stride;
-    job.kept = cx->scratch + room.kept;
+    job.kept = cx->scratch + workspace.kept;
     job.rows = call->rows;
     for (int s = 0; s < segments; s++) {
-        int code = prepare(call, s, cx, &room, x);
+        int code = prepare(call, s, cx, &workspace, x);
         if (code) return code;
         job.segment[s] = segment_of(call, s, &x[s]);
     }
@@ -215,7 +220,7 @@ int fb_cuda_gemm_group(const fb_call *call, const fb_cuda_context *cx) {
             job.unit[u] = unit;
         }
         job.dtype = call->out[combined ? 0 : s].dtype;
-        int code = product(call, s, &job, cx, &room);
+        int code = product(call, s, &job, cx, &workspace);
         if (code) return code;
     }
     return 0;

@@ -1,10 +1,10 @@
-/* What the kernels for many rows share: a job, the tensor-core instructions, and what happens to a sum once
- * it is complete.
+/* What the kernels for many rows share: a job, the tensor-core instructions, and what is done to a complete
+ * sum.
  *
- * A job is a linear_group. Its units are stored apart from each other: a segment each, or, with a
- * combination, all segments in one. A launch computes parts [first, first + count) of each of its units; part
- * p of a unit is a segment. The first part of two waits, rounded, in `kept` until the second is there: two
- * parts may so be multiplied by kernels that have nothing in common. */
+ * A job is a linear_group. A unit is one output matrix of it: a segment each, or, with a combination, all
+ * segments in one. Part p of a unit is a segment. A launch computes parts [first, first + count) of each
+ * unit. The first of two parts is stored, rounded, in `kept` until the second is computed. So two parts may
+ * be multiplied by different kernels. */
 #ifndef FB_BACKEND_CUDA_GEMM_CUH
 #define FB_BACKEND_CUDA_GEMM_CUH
 
@@ -12,7 +12,7 @@
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/gemm.h"
 
-/* A segment. x is what is multiplied: normalised and quantised already. */
+/* A segment. x is the prepared input: normalised and quantised. */
 struct gemm_segment {
     const uint8_t *x, *w;
     const uint8_t *scales; /* of w, where it is quantised */
@@ -26,8 +26,8 @@ struct gemm_segment {
 struct gemm_unit {
     uint8_t *out;
     int64_t out_row; /* elements */
-    int32_t segment; /* of its first part */
-    int32_t tile;    /* its first in the grid, counted along n */
+    int32_t segment; /* its first part */
+    int32_t tile;    /* its first tile in the grid's y */
 };
 
 struct gemm_job {
@@ -42,36 +42,35 @@ struct gemm_job {
     int64_t rows;
 };
 
-/* A job as a kernel's parameter: read where it lies. */
+/* A job as a kernel's parameter, read without a local copy. */
 #ifdef FB_EMULATED
 #define GEMM_PARAMETER const
 #else
 #define GEMM_PARAMETER const __grid_constant__
 #endif
 
-/* How a segment is multiplied. It follows from the weight and the dtypes alone, so that the plain ops and a
- * group made of them take the same way. */
-enum gemm_way { GEMM_ANY, GEMM_HALF, GEMM_QUANT };
+/* Which kernel multiplies a segment. It depends on the weight and the dtypes alone, so that the plain ops and
+ * a group made of them use the same. */
+enum gemm_kind { GEMM_ANY, GEMM_HALF, GEMM_QUANT };
 
 int gemm_half(const gemm_job *job, const fb_cuda_context *cx);
 int gemm_quant(const gemm_job *job, const fb_cuda_context *cx);
 int gemm_any(const gemm_job *job, const fb_cuda_context *cx);
 
-/* For segments of GEMM_HALF whose n is a multiple of 8 and whose rows of x follow each other: with cuBLASLt.
- * `room` is gemm_blas_room bytes for up to `products` of so many elements, at a multiple of 256.
- * GEMM_UNSERVED: it knows no way.
- */
+/* With cuBLASLt, for segments of GEMM_HALF whose n is a multiple of 8 and whose rows of x have no gaps.
+ * `workspace`: gemm_blas_workspace_bytes for up to `products` of so many elements, at a multiple of 256.
+ * GEMM_UNSERVED: the library has no algorithm. */
 #define GEMM_UNSERVED (-1)
-int gemm_blas(const gemm_job *job, const fb_cuda_context *cx, uint8_t *room);
-int64_t gemm_blas_room(int products, int64_t elements, fb_dtype dtype);
+int gemm_blas(const gemm_job *job, const fb_cuda_context *cx, uint8_t *workspace);
+int64_t gemm_blas_workspace_bytes(int products, int64_t elements, fb_dtype dtype);
 
-/* Whether the bias is added within the product, which gives `dtype`; otherwise the product is float32. */
-static inline bool gemm_blas_biased(fb_dtype bias, fb_dtype dtype) {
-    return bias == dtype && dtype != FB_F32;
+/* Whether cuBLASLt adds the bias and gives `dtype`; otherwise the product is float32. */
+static inline bool gemm_blas_biased(const void *bias, fb_dtype bias_dtype, fb_dtype dtype) {
+    return bias_dtype == dtype && dtype != FB_F32 && fb_aligned(bias, 16);
 }
 
-/* The grid: tiles of `height` rows (fastest, so that the blocks that share weights run at the same time) by
- * `width` outputs. Numbers the units' tiles. */
+/* The grid: tiles of `height` rows by `width` outputs. Rows vary fastest, so that blocks that share weights
+ * run at the same time. Sets the units' first tiles. */
 static inline dim3 gemm_grid(gemm_job *job, int64_t height, int64_t width) {
     int64_t tiles = 0;
     for (int u = 0; u < job->units; u++) {
@@ -81,13 +80,13 @@ static inline dim3 gemm_grid(gemm_job *job, int64_t height, int64_t width) {
     return dim3((unsigned)((job->rows + height - 1) / height), (unsigned)tiles);
 }
 
-/* Sizes of a block's tile that a kernel is there for; the sums are the same in all of them. `cost`: of a sum,
- * next to the first one's, in tenths, as smaller tiles load more for each. */
+/* A size of a block's tile that a kernel is compiled for. The sums are the same with every size. `cost`: of a
+ * sum, in tenths of its cost with the first size; smaller tiles load more for each sum. */
 struct gemm_tile {
     int32_t height, width, cost;
 };
 
-/* Which of them leaves the busiest multiprocessor the least to do. */
+/* Which size gives the busiest multiprocessor the least work. */
 static inline int gemm_best(const gemm_job *job, const fb_cuda_limits *limits, const gemm_tile *tiles,
                             int count) {
     int best = 0;
@@ -108,8 +107,7 @@ FB_DEVICE const gemm_unit *gemm_unit_of(const gemm_job &job, int tile) {
     return &job.unit[u];
 }
 
-/* ---- elements of a dtype that is known at run time: for what is done once a sum ---------------------------
- */
+/* ---- elements of a dtype known at run time, for work that is done once a sum ---- */
 
 FB_DEVICE float gemm_get(fb_dtype dtype, const void *p, int64_t i) {
     return dtype == FB_F32   ? ((const float *)p)[i]
@@ -125,7 +123,7 @@ FB_DEVICE float gemm_rounded(fb_dtype dtype, float x) {
     return dtype == FB_F32 ? x : dtype == FB_F16 ? fb_rounded<fb_half>(x) : fb_rounded<fb_bfloat>(x);
 }
 
-/* Elements i and, if `both`, i + 1, which `paired` allows to be one access. */
+/* Elements i and, if `both`, i + 1. `paired`: one access may load both. */
 FB_DEVICE float2 gemm_get_2(fb_dtype dtype, const void *p, int64_t i, bool both, bool paired) {
     if (both && paired) {
         if (dtype == FB_F32) return *(const float2 *)((const float *)p + i);
@@ -157,8 +155,7 @@ FB_DEVICE void gemm_put_2(fb_dtype dtype, void *p, int64_t i, bool both, bool pa
     }
 }
 
-/* ---- complete sums --------------------------------------------------------------------------------------
- */
+/* ---- complete sums ---- */
 
 /* What the plain linear and activation would have stored. */
 FB_DEVICE float gemm_activated(fb_dtype dtype, fb_op_kind act, float v) {
@@ -176,16 +173,15 @@ FB_HOST_DEV bool gemm_paired(fb_dtype dtype, const void *p, int64_t row) {
     return fb_aligned(p, dtype == FB_F32 ? 8 : 4) && row % 2 == 0;
 }
 
-/* What is stored, before rounding: `v` is the last part, finished; `w`, with two parts, the first; `r` the
- * residual. */
+/* What is stored, before rounding. v: the last part, finished; w: the first of two parts; r: the residual. */
 FB_DEVICE float gemm_combined(const gemm_job &job, float v, float w, float r) {
     if (job.combine == FB_COMBINE_MUL) return w * v;
     if (job.combine == FB_COMBINE_ADD) return (job.parts == 2 ? gemm_rounded(job.dtype, w + v) : v) + r;
     return v;
 }
 
-/* The sums of outputs n (even) and n + 1 of a row, for part p of a unit: the thread that brings the first
- * part must also bring the second, unless that is another launch's. */
+/* Finishes the sums v of outputs n (even) and n + 1 of a row, for part p of a unit. If one launch computes
+ * both parts of a unit, the same thread must finish both. */
 FB_DEVICE void gemm_finish(const gemm_job &job, const gemm_unit &unit, int p, int64_t row, int64_t n,
                            float2 v) {
     const gemm_segment &s = job.segment[unit.segment + p];
@@ -206,15 +202,15 @@ FB_DEVICE void gemm_finish(const gemm_job &job, const gemm_unit &unit, int p, in
                make_float2(gemm_combined(job, v.x, first.x, r.x), gemm_combined(job, v.y, first.y, r.y)));
 }
 
-/* Sums of a warp as tensor cores leave them, 16 rows by 8 J columns from (row, n): by way of `room`,
- * GEMM_ROOM(J) floats of the warp's own, so that a row is stored as a whole and this code is there once, not
- * once a sum. */
-#define GEMM_ROOM(J) (16 * (8 * (J) + 8))
+/* Finishes a warp's sums, 16 rows by 8 J columns from (row, n), in the tensor cores' layout. They go through
+ * `smem`, GEMM_SMEM_FLOATS(J) floats of the warp's own, so that rows are stored whole and the code is there
+ * once, not once a sum. */
+#define GEMM_SMEM_FLOATS(J) (16 * (8 * (J) + 8))
 template <int J>
 FB_DEVICE void gemm_finish_rows(const gemm_job &job, const gemm_unit &unit, int p, int64_t row, int64_t n,
-                                const float (*sums)[4], float *room) {
+                                const float (*sums)[4], float *smem) {
     const int pitch = 8 * J + 8, lane = threadIdx.x % FB_WARP, across = 4 * J; /* lanes of a row */
-    float *at = room + lane / 4 * pitch + lane % 4 * 2;
+    float *at = smem + lane / 4 * pitch + lane % 4 * 2;
     __syncwarp();
 #pragma unroll
     for (int j = 0; j < J; j++) {
@@ -225,16 +221,15 @@ FB_DEVICE void gemm_finish_rows(const gemm_job &job, const gemm_unit &unit, int 
 #pragma unroll 1
     for (int r = lane / across; r < 16; r += FB_WARP / across)
         gemm_finish(job, unit, p, row + r, n + lane % across * 2,
-                    *(const float2 *)(room + r * pitch + lane % across * 2));
+                    *(const float2 *)(smem + r * pitch + lane % across * 2));
 }
 
-/* ---- copies ---------------------------------------------------------------------------------------------
- */
+/* ---- copies ---- */
 
-/* `bytes` (4, 8 or 16) from global to shared memory in the background, or zeros. */
+/* cp.async of `bytes` (4, 8 or 16) from global to shared memory; zeros if not `real`. */
 template <int bytes> FB_DEVICE void gemm_copy(void *shared, const void *global, bool real) {
 #ifdef FB_EMULATED
-    if (((uintptr_t)shared | (uintptr_t)global) & (bytes - 1)) __builtin_trap(); /* as the device would */
+    if (((uintptr_t)shared | (uintptr_t)global) & (bytes - 1)) __builtin_trap(); /* as on the device */
     if (real)
         memcpy(shared, global, bytes);
     else
@@ -250,8 +245,8 @@ template <int bytes> FB_DEVICE void gemm_copy(void *shared, const void *global, 
 #endif
 }
 
-/* Until the oldest of stages - 1 groups has arrived. */
-#define GEMM_MOST_STAGES 8
+/* Waits until the oldest of stages - 1 groups of copies has arrived. */
+#define GEMM_MAX_STAGES 8
 FB_DEVICE void gemm_wait(int stages) {
     switch (stages) {
     case 8:
@@ -271,20 +266,19 @@ FB_DEVICE void gemm_wait(int stages) {
     }
 }
 
-/* As many stages as leave room for `blocks` blocks on a multiprocessor, and as a block may ask for. A
- * kilobyte of each block is the device's own. */
+/* As many stages as let `blocks` blocks fit on a multiprocessor, and as a block may have. The device itself
+ * takes a kilobyte of shared memory for each block. */
 static inline int gemm_stages(const fb_cuda_limits *limits, int64_t stage_bytes, int blocks) {
-    int64_t room = limits->blocks_shared / blocks - 1024;
-    if (room > limits->shared_limit || limits->blocks_shared <= 0) room = limits->shared_limit;
-    int64_t stages = room / stage_bytes;
-    return stages > GEMM_MOST_STAGES ? GEMM_MOST_STAGES : stages < 2 ? 2 : (int)stages;
+    int64_t available = limits->blocks_shared / blocks - 1024;
+    if (available > limits->shared_limit || limits->blocks_shared <= 0) available = limits->shared_limit;
+    int64_t stages = available / stage_bytes;
+    return stages > GEMM_MAX_STAGES ? GEMM_MAX_STAGES : stages < 2 ? 2 : (int)stages;
 }
 
-/* ---- tensor cores: g = lane / 4, t = lane % 4 ------------------------------------------------------------
- */
+/* ---- tensor cores: g = lane / 4, t = lane % 4 ---- */
 
-/* Four 8 x 8 matrices of 16-bit elements; lane i names row i % 8 of matrix i / 8. r[j]: row g, columns 2 t
- * and 2 t + 1 of matrix j. */
+/* Loads four 8 x 8 matrices of 16-bit elements. Lane i gives the address of row i % 8 of matrix i / 8. r[j]
+ * becomes row g, columns 2 t and 2 t + 1 of matrix j. */
 FB_DEVICE void gemm_matrices(uint32_t *r, const void *row) {
 #ifdef FB_EMULATED
     uint64_t rows[32];
@@ -300,7 +294,7 @@ FB_DEVICE void gemm_matrices(uint32_t *r, const void *row) {
 }
 
 #ifdef FB_EMULATED
-/* All lanes' words of a and b. */
+/* The words a and b of all lanes. */
 static inline void gemm_gather(const uint32_t *a, const uint32_t *b, uint32_t (*as)[4], uint32_t (*bs)[2]) {
     uint64_t words[3][32];
     uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
@@ -318,8 +312,9 @@ static inline void gemm_gather(const uint32_t *a, const uint32_t *b, uint32_t (*
 template <class T> constexpr bool gemm_is_half = false;
 template <> constexpr bool gemm_is_half<fb_half> = true;
 
-/* c += a b: 16 x 16 times 16 x 8. a[0], a[1]: rows g, g + 8, columns 2 t, 2 t + 1; a[2], a[3]: columns 8
- * further. b[0], b[1]: rows 2 t …, 2 t + 8 …, column g. c: rows g and g + 8, columns 2 t and 2 t + 1. */
+/* c += a b: 16 x 16 times 16 x 8. a[0], a[1]: rows g and g + 8, columns 2 t and 2 t + 1; a[2], a[3]: the
+ * same, 8 columns further. b[0], b[1]: rows 2 t and 2 t + 8 and the rows after them, column g. c: rows g and
+ * g + 8, columns 2 t and 2 t + 1. */
 template <class T> FB_DEVICE void gemm_mma(float *c, const uint32_t *a, const uint32_t *b) {
 #ifdef FB_EMULATED
     uint32_t as[32][4], bs[32][2];
@@ -347,8 +342,8 @@ template <class T> FB_DEVICE void gemm_mma(float *c, const uint32_t *a, const ui
 #endif
 }
 
-/* d = a b + (c for row g, c8 for row g + 8): 16 x 32 times 32 x 8 bytes with signs. a[0], a[1]: rows g, g +
- * 8, columns 4 t …; a[2], a[3]: columns 16 further; b likewise. */
+/* d = a b + (c for row g, c8 for row g + 8): 16 x 32 times 32 x 8 signed bytes. a[0], a[1]: rows g and g + 8,
+ * columns 4 t to 4 t + 3; a[2], a[3]: the same, 16 columns further; b likewise. */
 FB_DEVICE void gemm_mma_bytes(int *d, const uint32_t *a, const uint32_t *b, int c, int c8) {
 #ifdef FB_EMULATED
     uint32_t as[32][4], bs[32][2];

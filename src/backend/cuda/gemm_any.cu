@@ -1,6 +1,7 @@
-/* Products of anything with anything: each element becomes a float32 on its way into shared memory, sums are
- * fmaf over the columns in order. For float32 (which tensor cores would round to 10 bits), decoded quantised
- * weights, and shapes that the others refuse.
+/* Products of any types. Each element is converted to float32 on its way to shared memory. Each DEPTH columns
+ * are summed by fmaf, in order, and these sums are added: a chain over all columns would be twice as far from
+ * the exact sum. Used for float32 (which tensor cores would round to 10 bits), decoded quantised
+ * weights, and shapes that the other kernels do not take.
  *
  * A block of 128 threads has a tile of 64 x 64, a thread 8 x 4 of it: 3 loads of 16 bytes feed 32
  * multiply-adds. */
@@ -29,7 +30,8 @@ static FB_DEVICE void load(fb_dtype dtype, const uint8_t *row, int64_t k, int64_
     FB_FOR_TYPE(dtype, T, load_floats<T>((const T *)row, k, k_end, to));
 }
 
-/* Columns are whole blocks: 8 of them are either all there or not. */
+/* Elements [k, k + 8) of row n of the weights. Quantised rows are whole blocks: the 8 exist all or not at
+ * all. */
 static FB_DEVICE void load_w(const gemm_segment &s, int64_t n, int64_t k, float *to) {
     int64_t block = n * (s.k / 32) + k / 32;
     int in = (int)(k % 32);
@@ -63,7 +65,7 @@ __global__ void __launch_bounds__(THREADS, 4) gemm_any_kernel(GEMM_PARAMETER gem
         const gemm_segment &s = job.segment[unit.segment + p];
         int64_t x_at = min(row + r, job.rows - 1),
                 w_at = min(n + r, s.n - 1); /* sums beyond are not stored */
-        float sums[8][4], x8[8], w8[8];
+        float sums[8][4], parts[8][4], x8[8], w8[8];
 #pragma unroll
         for (int i = 0; i < 32; i++) sums[i / 4][i % 4] = 0;
         load(s.x_dtype, s.x + x_at * s.x_row, c, s.k, x8);
@@ -78,33 +80,37 @@ __global__ void __launch_bounds__(THREADS, 4) gemm_any_kernel(GEMM_PARAMETER gem
                 load_w(s, w_at, k + DEPTH + c, w8);
             }
 #pragma unroll
+            for (int i = 0; i < 32; i++) parts[i / 4][i % 4] = 0;
+#pragma unroll
             for (int d = 0; d < DEPTH; d++) {
                 float4 a = *(const float4 *)&xs[half][d][m], b = *(const float4 *)&xs[half][d][m + 4];
                 float4 w = *(const float4 *)&ws[half][d][o];
                 float x[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
 #pragma unroll
                 for (int i = 0; i < 8; i++) {
-                    sums[i][0] = fmaf(x[i], w.x, sums[i][0]);
-                    sums[i][1] = fmaf(x[i], w.y, sums[i][1]);
-                    sums[i][2] = fmaf(x[i], w.z, sums[i][2]);
-                    sums[i][3] = fmaf(x[i], w.w, sums[i][3]);
+                    parts[i][0] = fmaf(x[i], w.x, parts[i][0]);
+                    parts[i][1] = fmaf(x[i], w.y, parts[i][1]);
+                    parts[i][2] = fmaf(x[i], w.z, parts[i][2]);
+                    parts[i][3] = fmaf(x[i], w.w, parts[i][3]);
                 }
             }
+#pragma unroll
+            for (int i = 0; i < 32; i++) sums[i / 4][i % 4] += parts[i / 4][i % 4];
         }
-        /* By way of shared memory, so that the code that finishes a sum is there once. */
-        float(*room)[PITCH] = (float(*)[PITCH])xs;
+        /* The sums go through shared memory, so that the code that finishes one is there only once. */
+        float(*smem)[PITCH] = (float(*)[PITCH])xs;
         for (int part = 0; part < 2; part++) {
             __syncthreads();
             if ((int)threadIdx.x / 64 == part)
 #pragma unroll
                 for (int i = 0; i < 8; i++)
-                    *(float4 *)&room[m % 32 + i][o] =
+                    *(float4 *)&smem[m % 32 + i][o] =
                         make_float4(sums[i][0], sums[i][1], sums[i][2], sums[i][3]);
             __syncthreads();
 #pragma unroll 1
             for (int at = threadIdx.x; at < 32 * TILE / 2; at += THREADS) {
                 int i = at / (TILE / 2), j = at % (TILE / 2) * 2;
-                gemm_finish(job, unit, p, row + 32 * part + i, n + j, *(const float2 *)&room[i][j]);
+                gemm_finish(job, unit, p, row + 32 * part + i, n + j, *(const float2 *)&smem[i][j]);
             }
         }
         __syncthreads();

@@ -1,10 +1,10 @@
-/* Products of 16-bit floats by cuBLASLt, which is opened when there is one; what is fused into a linear is a
- * kernel of its own after the product.
+/* Products of 16-bit floats by cuBLASLt, which is opened at run time if it is installed. What is fused into a
+ * linear is a kernel of its own after the product.
  *
- * The order in which cuBLASLt sums is its own affair, so a plain linear and one with something fused in must
- * be the very same product: of the same shape, types and strides, by the same algorithm, with the bias added
- * in the same place. Hence the result's type depends on the linear alone, rows always follow each other, and
- * the algorithm is the first that the library names for a shape. */
+ * The order in which cuBLASLt sums is unknown. So a plain linear and one with something fused in must be the
+ * very same product: the same shape, types and strides, the same algorithm, and the bias added in the same
+ * place. Hence the result's type depends on the linear alone, rows have no gaps, and the algorithm is the
+ * first that the library's heuristic names for the shape. */
 #include "backend/cuda/chunk.cuh"
 #include "backend/cuda/gemm.cuh"
 
@@ -19,8 +19,7 @@ struct blas_product {
     fb_dtype type, result; /* of x and w; of out and bias */
 };
 
-/* ---- the library ----------------------------------------------------------------------------------------
- */
+/* ---- the library ---- */
 
 #ifdef FB_EMULATED
 
@@ -31,7 +30,7 @@ static int blas_multiply(void *, const blas_product *p, void *, void *) {
     for (int64_t row = 0; row < p->rows; row++)
         for (int64_t n = 0; n < p->n; n++) {
             float sum = 0;
-            for (int64_t k = p->k; k-- > 0;) /* an order that no other kernel has */
+            for (int64_t k = p->k; k-- > 0;) /* backwards: an order that no other kernel has */
                 sum =
                     fmaf(gemm_get(p->type, p->x, row * p->k + k), gemm_get(p->type, p->w, n * p->k + k), sum);
             if (p->bias) sum += gemm_get(p->result, p->bias, n);
@@ -61,8 +60,8 @@ static int blas_multiply(void *, const blas_product *p, void *, void *) {
     X(MatmulAlgoGetHeuristic)                                                                                \
     X(Matmul)
 
-/* How to multiply one shape. Prompts have many lengths: the oldest of `PLANS` makes room, and comes back the
- * same. */
+/* How to multiply one shape. Prompts have many lengths: beyond PLANS plans the oldest is replaced. If it is
+ * made again, it is the same. */
 #define PLANS   128
 struct blas_plan {
     int64_t rows, n, k;
@@ -78,7 +77,7 @@ struct blas {
     cublasLtHandle_t handle;
     pthread_mutex_t lock;
     blas_plan plans[PLANS];
-    int64_t made; /* plans, ever */
+    int64_t made; /* plans so far, replaced ones included */
 #define X(name) decltype(&cublasLt##name) name;
     FUNCTIONS(X)
 #undef X
@@ -119,8 +118,8 @@ static cudaDataType_t type_of(fb_dtype dtype) {
     return dtype == FB_F32 ? CUDA_R_32F : dtype == FB_F16 ? CUDA_R_16F : CUDA_R_16BF;
 }
 
-/* cuBLAS counts columns first: out^T [n, rows] = w [n, k] (as it lies, transposed [k, n]) times x^T [k,
- * rows]. */
+/* cuBLAS is column-major: out^T [n, rows] = w [n, k] times x^T [k, rows]. Read column-major, w is [k, n],
+ * hence TRANSA. */
 static bool describe(blas *b, blas_plan *plan) {
     cublasOperation_t transposed = CUBLAS_OP_T;
     cudaDataType_t type = type_of(plan->type), result = type_of(plan->result);
@@ -139,29 +138,30 @@ static bool describe(blas *b, blas_plan *plan) {
     return good;
 }
 
-/* The first algorithm that the library names. Parts of a split sum may only meet in float32. */
+/* The first algorithm that the library's heuristic names. Parts of a split sum are added in float32. */
 static bool choose(blas *b, blas_plan *plan) {
-    cublasLtMatmulPreference_t wish = NULL;
+    cublasLtMatmulPreference_t preference = NULL;
     cublasLtMatmulHeuristicResult_t found;
     int count = 0;
     size_t workspace = WORKSPACE;
     uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, align = 16;
-    bool good = !b->MatmulPreferenceCreate(&wish);
-#define WISH(name, value)                                                                                    \
-    good = good && !b->MatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_##name, &value, sizeof value)
-    WISH(MAX_WORKSPACE_BYTES, workspace);
-    WISH(REDUCTION_SCHEME_MASK, schemes);
-    WISH(MIN_ALIGNMENT_A_BYTES, align);
-    WISH(MIN_ALIGNMENT_B_BYTES, align);
-    WISH(MIN_ALIGNMENT_C_BYTES, align);
-    WISH(MIN_ALIGNMENT_D_BYTES, align);
-#undef WISH
+    bool good = !b->MatmulPreferenceCreate(&preference);
+#define PREFER(name, value)                                                                                  \
+    good = good &&                                                                                           \
+           !b->MatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_##name, &value, sizeof value)
+    PREFER(MAX_WORKSPACE_BYTES, workspace);
+    PREFER(REDUCTION_SCHEME_MASK, schemes);
+    PREFER(MIN_ALIGNMENT_A_BYTES, align);
+    PREFER(MIN_ALIGNMENT_B_BYTES, align);
+    PREFER(MIN_ALIGNMENT_C_BYTES, align);
+    PREFER(MIN_ALIGNMENT_D_BYTES, align);
+#undef PREFER
     good = good &&
-           !b->MatmulAlgoGetHeuristic(b->handle, plan->desc, plan->w, plan->x, plan->out, plan->out, wish, 1,
-                                      &found, &count) &&
+           !b->MatmulAlgoGetHeuristic(b->handle, plan->desc, plan->w, plan->x, plan->out, plan->out,
+                                      preference, 1, &found, &count) &&
            count > 0 && found.state == CUBLAS_STATUS_SUCCESS;
     if (good) plan->algorithm = found.algo;
-    if (wish) b->MatmulPreferenceDestroy(wish);
+    if (preference) b->MatmulPreferenceDestroy(preference);
     return good;
 }
 
@@ -208,17 +208,16 @@ static int blas_multiply(void *handle, const blas_product *p, void *workspace, v
 
 #endif
 
-/* ---- what follows a product ------------------------------------------------------------------------------
- */
+/* ---- what follows a product ---- */
 
 struct finish_job {
-    const void *product[2]; /* of parts job.first … */
+    const void *product[2]; /* of parts job.first and job.first + 1 */
     fb_dtype dtype[2];
-    bool biased[2]; /* the bias is in it */
+    bool biased[2]; /* the product includes the bias */
     int32_t unit;
 };
 
-/* Eight elements from i, a multiple of 8, on. `whole`: rows lie at multiples of 16 bytes. */
+/* Eight elements from i on, a multiple of 8. `whole`: rows lie at multiples of 16 bytes. */
 static FB_DEVICE void get_8(fb_dtype dtype, const void *p, int64_t i, bool whole, float *v) {
     if (whole)
         FB_FOR_TYPE(dtype, T, fb_load_8((const T *)p + i, v));
@@ -271,19 +270,19 @@ static int64_t product_bytes(int64_t elements, fb_dtype dtype) {
     return (elements * fb_dtype_size(dtype) + 255) / 256 * 256;
 }
 
-int64_t gemm_blas_room(int products, int64_t elements, fb_dtype dtype) {
+int64_t gemm_blas_workspace_bytes(int products, int64_t elements, fb_dtype dtype) {
     return WORKSPACE + products * product_bytes(elements, dtype);
 }
 
-static int unit_products(const gemm_job *job, int u, const fb_cuda_context *cx, uint8_t *room) {
+static int unit_products(const gemm_job *job, int u, const fb_cuda_context *cx, uint8_t *workspace) {
     const gemm_unit *unit = &job->unit[u];
     finish_job finish = {};
     bool needed = job->combine != FB_COMBINE_NONE;
-    uint8_t *next = room + WORKSPACE;
+    uint8_t *next = workspace + WORKSPACE;
     finish.unit = u;
     for (int p = 0; p < job->count; p++) {
         const gemm_segment *s = &job->segment[unit->segment + job->first + p];
-        bool biased = s->bias && gemm_blas_biased(s->bias_dtype, job->dtype);
+        bool biased = s->bias && gemm_blas_biased(s->bias, s->bias_dtype, job->dtype);
         fb_dtype result = s->bias && !biased ? FB_F32 : job->dtype;
         bool straight = job->combine == FB_COMBINE_NONE && result == job->dtype && unit->out_row == s->n &&
                         fb_aligned(unit->out, 16);
@@ -291,7 +290,7 @@ static int unit_products(const gemm_job *job, int u, const fb_cuda_context *cx, 
         if (!straight) next += product_bytes(job->rows * s->n, result);
         blas_product product = {s->x,       s->w,  biased ? s->bias : NULL, to, job->rows, s->n, s->k,
                                 s->w_dtype, result};
-        int code = blas_multiply(cx->blas, &product, room, cx->stream);
+        int code = blas_multiply(cx->blas, &product, workspace, cx->stream);
         if (code) return code;
         finish.product[p] = to;
         finish.dtype[p] = result;
@@ -304,9 +303,9 @@ static int unit_products(const gemm_job *job, int u, const fb_cuda_context *cx, 
                      gemm_finish_kernel, *job, finish);
 }
 
-int gemm_blas(const gemm_job *job, const fb_cuda_context *cx, uint8_t *room) {
+int gemm_blas(const gemm_job *job, const fb_cuda_context *cx, uint8_t *workspace) {
     for (int u = 0; u < job->units; u++) {
-        int code = unit_products(job, u, cx, room);
+        int code = unit_products(job, u, cx, workspace);
         if (code) return code;
     }
     return 0;

@@ -1,33 +1,33 @@
-/* Products of 16-bit floats by tensor cores: x and weight of one type, columns in eights, rows at multiples
- * of 16 bytes. Sums are float32, over the columns in order.
+/* Products of 16-bit floats on tensor cores. x and weight have one type, a multiple of 8 columns, and rows at
+ * multiples of 16 bytes. Sums are float32, over the columns in order.
  *
- * A block of four warps has a tile of 128 x 128, a warp 64 x 64 of it (128 sums a thread): 8 loads of four
- * matrices then feed 32 products, which is where shared memory (128 bytes a clock) stops being the limit. 32
- * columns are a stage of 16 KB; while one is multiplied the next ones arrive. Three stages fit the 48 KB that
- * every device has. There are smaller tiles for few rows or outputs. */
+ * A block of four warps has a tile of 128 x 128, a warp 64 x 64 of it (128 sums a thread). There 8 loads of
+ * four matrices feed 32 products: from this size on, shared memory (128 bytes a clock) is not the limit. A
+ * stage has 32 columns, 16 KB. While one is multiplied the next ones arrive. Three stages fit into the 48 KB
+ * that every device has. There are smaller tiles for few rows or outputs. */
 #include "backend/cuda/gemm.cuh"
 
 #define DEPTH   32 /* columns of a stage */
 #define ROW     (DEPTH * 2)
 #define THREADS 128
 
-/* Where 16-byte chunk c (of 4) of a row lies in a stage's side: so that 8 rows' chunks c lie in different
- * banks. */
+/* Offset of 16-byte chunk c (of 4) of a row in the stage's x or w. It is swizzled so that chunk c of 8 rows
+ * lies in different banks. */
 static FB_DEVICE int chunk_at(int row, int c) { return row * ROW + ((c ^ (row >> 1 & 3)) << 4); }
 
-/* DEPTH columns of the tile's rows from `data` on, of which `there` exist; beyond the last row, the last one
- * again, whose sums are not stored. Within a tile 32 bits count the bytes. */
+/* Copies DEPTH columns of the tile's rows from `data` on. `columns` of them exist; zeros beyond. Beyond the
+ * last row it copies the last one again, whose sums are not stored. Offsets in a tile fit into 32 bits. */
 template <int rows>
-static FB_DEVICE void fetch(uint8_t *side, const uint8_t *data, int row_bytes, int last, int there) {
+static FB_DEVICE void fetch(uint8_t *to, const uint8_t *data, int row_bytes, int last, int columns) {
 #pragma unroll
     for (int i = 0; i < rows * DEPTH / 8 / THREADS; i++) {
         int at = i * THREADS + (int)threadIdx.x, r = at / (DEPTH / 8), c = at % (DEPTH / 8);
-        bool real = 8 * c < there;
-        gemm_copy<16>(side + chunk_at(r, c), data + (min(r, last) * row_bytes + (real ? c : 0) * 16), real);
+        bool real = 8 * c < columns;
+        gemm_copy<16>(to + chunk_at(r, c), data + (min(r, last) * row_bytes + (real ? c : 0) * 16), real);
     }
 }
 
-/* 2 x 2 warps, each with I x J products of 16 x 8. */
+/* Multiplies a stage. There are 2 x 2 warps, each with I x J products of 16 x 8. */
 template <class T, int I, int J> static FB_DEVICE void multiply(const uint8_t *stage, float (*sums)[J][4]) {
     int lane = threadIdx.x % FB_WARP, warp = threadIdx.x / FB_WARP;
     int m = warp / 2 * (16 * I) + (lane & 15), n = warp % 2 * (8 * J) + (lane & 7) + (lane >> 4) * 8;
@@ -57,27 +57,27 @@ __global__ void __launch_bounds__(THREADS, 2) gemm_half_kernel(GEMM_PARAMETER ge
     int warp = threadIdx.x / FB_WARP;
     for (int p = job.first; p < job.first + job.count; p++) {
         const gemm_segment &s = job.segment[unit.segment + p];
-        int steps = (int)((s.k + DEPTH - 1) / DEPTH), x_row = (int)s.x_row, w_row = (int)s.k * 2;
+        int k_tiles = (int)((s.k + DEPTH - 1) / DEPTH), x_row = (int)s.x_row, w_row = (int)s.k * 2;
         int x_last = (int)min((int64_t)height, job.rows - row) - 1,
             w_last = (int)min((int64_t)width, s.n - n) - 1;
         const uint8_t *x = s.x + row * s.x_row, *w = s.w + n * s.k * 2;
         float sums[I][J][4];
 #pragma unroll
         for (int i = 0; i < I * J * 4; i++) sums[i / (J * 4)][i / 4 % J][i % 4] = 0;
-        __syncthreads(); /* the part before has been read */
-        /* Step `step` is fetched while the one `stages` - 1 before it is multiplied. */
+        __syncthreads(); /* all warps have read the part before */
+        /* Tile `k_tile` of the columns is fetched while the one stages - 1 before it is multiplied. */
         int into = 0, from = 0;
 #pragma unroll 1
-        for (int step = 0; step < steps + stages - 1; step++) {
-            bool multiplies = step >= stages - 1;
+        for (int k_tile = 0; k_tile < k_tiles + stages - 1; k_tile++) {
+            bool multiplies = k_tile >= stages - 1;
             if (multiplies) {
                 gemm_wait(stages);
                 __syncthreads();
             }
-            if (step < steps) {
-                int there = (int)(s.k - (int64_t)step * DEPTH);
-                fetch<height>(shared + into, x, x_row, x_last, there);
-                fetch<width>(shared + into + height * ROW, w, w_row, w_last, there);
+            if (k_tile < k_tiles) {
+                int columns = (int)(s.k - (int64_t)k_tile * DEPTH);
+                fetch<height>(shared + into, x, x_row, x_last, columns);
+                fetch<width>(shared + into + height * ROW, w, w_row, w_last, columns);
                 x += 2 * DEPTH, w += 2 * DEPTH;
                 into = into + stage_bytes < stages * stage_bytes ? into + stage_bytes : 0;
             }
@@ -91,13 +91,14 @@ __global__ void __launch_bounds__(THREADS, 2) gemm_half_kernel(GEMM_PARAMETER ge
 #pragma unroll
         for (int i = 0; i < I; i++)
             gemm_finish_rows<J>(job, unit, p, row + warp / 2 * (16 * I) + 16 * i, n + warp % 2 * (8 * J),
-                                sums[i], (float *)shared + warp * GEMM_ROOM(J));
+                                sums[i], (float *)shared + warp * GEMM_SMEM_FLOATS(J));
     }
 }
 
 template <class T, int I, int J> static int launch(const gemm_job *job, const fb_cuda_context *cx) {
     const int stage_bytes = (32 * I + 16 * J) * ROW;
-    static_assert(2 * stage_bytes >= 4 * GEMM_ROOM(J) * (int)sizeof(float) && 2 * stage_bytes <= 48 * 1024,
+    static_assert(2 * stage_bytes >= 4 * GEMM_SMEM_FLOATS(J) * (int)sizeof(float) &&
+                      2 * stage_bytes <= 48 * 1024,
                   "shared memory");
     gemm_job mine = *job;
     dim3 grid = gemm_grid(&mine, 32 * I, 16 * J);

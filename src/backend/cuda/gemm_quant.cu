@@ -1,16 +1,16 @@
-/* Products of quantised rows (fb_q8) with weights of Q8_0 or Q4_0, in integers by tensor cores: one product
- * of 16 x 32 x 8 is a block of 32 columns, whose sum is then scaled and added in float32, block after block.
+/* Products of quantised rows (fb_q8) with weights of Q8_0 or Q4_0, in integers on tensor cores. One product
+ * of 16 x 32 x 8 covers a block of 32 columns. Its sums are scaled and added in float32, block after block.
  *
- * Scaling is most of the work: 32 multiply-adds of the tensor cores need one sum scaled, so each instruction
- * there counts. An integer sum I becomes a float for nothing, because the product starts from the bits of
- * MAGIC = 1.5 * 2^23: as a float the result is MAGIC + I (|I| < 2^20). With a weight's scale w, which has 11
- * bits, MAGIC * w is exact, and fmaf(MAGIC + I, w, -MAGIC * w) is I * w, rounded once; then fmaf(that, x's
- * scale, sum). Two instructions a sum. The nibbles of Q4_0 stay 0 to 15: the 8 too much is 8 times the sum of
- * x's block, which the product starts without.
+ * Scaling is most of the work: every 32 multiply-adds of the tensor cores give one sum to scale, so each
+ * instruction there counts. Converting an integer sum I to float costs nothing, because the product starts
+ * from the bits of MAGIC = 1.5 * 2^23: read as a float, the result is MAGIC + I (|I| < 2^20). A weight's
+ * scale w has 11 bits, so MAGIC * w is exact, and fmaf(MAGIC + I, w, -MAGIC * w) is I * w, rounded once. Then
+ * follows fmaf(that, x's scale, sum): two instructions a sum. The nibbles of Q4_0 stay 0 to 15, which are 8
+ * too much. So the product starts from 8 times the sum of x's block less.
  *
- * A block of eight warps has a tile of 128 x 128, a warp 64 x 32 of it; there are smaller ones for few rows
- * or outputs. 64 columns are a stage (15 KB with Q4_0, 19 KB with Q8_0), x as it comes, with its scales and
- * sums: 80 bytes a row put 8 rows into different banks. */
+ * A block of eight warps has a tile of 128 x 128, a warp 64 x 32 of it. There are smaller tiles for few rows
+ * or outputs. A stage has 64 columns (15 KB with Q4_0, 19 KB with Q8_0). x is copied unchanged, with its
+ * scales and sums: rows of 80 bytes put 8 rows into different banks. */
 #include "backend/cuda/gemm.cuh"
 
 #define BLOCKS 2 /* of 32 columns, in a stage */
@@ -21,21 +21,22 @@
 
 static_assert(sizeof(fb_q8) == 40 && X_ROW == 80, "rows of x in different banks");
 
-/* WM x WN warps, each with I x J products of 16 x 8. */
+/* A block has WM x WN warps, each with I x J products of 16 x 8. */
 template <bool nibbles, int I, int J, int WM, int WN> struct quant_shape {
     static const int height = 16 * I * WM, width = 8 * J * WN, threads = FB_WARP * WM * WN;
     static const int block = nibbles ? 16 : 32; /* bytes of a block's integers */
     static const int x_bytes = height * X_ROW, w_row = BLOCKS * block;
     static const int scales_at = x_bytes + width * w_row;
     static const int stage = scales_at + width * BLOCKS * 2;
-    /* Where 16-byte chunk c of a row of weights lies: so that 8 rows' chunks c lie in different banks. */
+    /* Offset of 16-byte chunk c of a row of weights, swizzled: chunk c of 8 rows lies in different banks. */
     FB_DEVICE static int chunk_at(int row, int c) {
         return x_bytes + row * w_row + ((nibbles ? c ^ (row >> 2 & 1) : c ^ (row >> 1 & 3)) << 4);
     }
 };
 
-/* Two blocks of the tile's rows of x, from `x` on; beyond the last row, the last one again, whose sums are
- * not stored. `wide`: at multiples of 16 bytes, not of 8. Within a tile 32 bits count the bytes. */
+/* Copies two blocks (one if `single`) of the tile's rows of x, from `x` on. Beyond the last row it copies the
+ * last one again, whose sums are not stored. `wide`: rows lie at multiples of 16 bytes, not only of 8.
+ * Offsets within a tile fit into 32 bits. */
 template <class S>
 static FB_DEVICE void fetch_x(uint8_t *stage, const uint8_t *x, int x_row, int last, bool single, bool wide) {
     if (wide) {
@@ -54,7 +55,7 @@ static FB_DEVICE void fetch_x(uint8_t *stage, const uint8_t *x, int x_row, int l
     }
 }
 
-/* … and of the weights: integers from `w`, scales from `scales` on. `blocks`: of a row. */
+/* The same for the weights: integers from `w` on, scales from `scales` on. `blocks`: of a row. */
 template <class S>
 static FB_DEVICE void fetch_w(uint8_t *stage, const uint8_t *w, const uint16_t *scales, int blocks, int last,
                               bool single) {
@@ -101,7 +102,7 @@ static FB_DEVICE void multiply(const uint8_t *stage, float (*sums)[J][4]) {
             }
 #pragma unroll
         for (int j = 0; j < J; j++) {
-            /* The weights of output g; of outputs 2 t and 2 t + 1 the scales. */
+            /* Weights of output g; scales of outputs 2 t and 2 t + 1. */
             uint32_t w[2];
             int row = n + 8 * j + g;
             if (nibbles) {
@@ -142,7 +143,7 @@ __global__ void __launch_bounds__(FB_WARP *WM *WN, 2)
     int warp = threadIdx.x / FB_WARP;
     for (int p = job.first; p < job.first + job.count; p++) {
         const gemm_segment &s = job.segment[unit.segment + p];
-        int blocks = (int)(s.k / 32), steps = (blocks + BLOCKS - 1) / BLOCKS;
+        int blocks = (int)(s.k / 32), k_tiles = (blocks + BLOCKS - 1) / BLOCKS;
         int x_row = (int)s.x_row, x_last = (int)min((int64_t)S::height, job.rows - row) - 1;
         int w_last = (int)min((int64_t)S::width, s.n - n) - 1;
         bool wide = blocks % 2 == 0 && x_row % 16 == 0 && fb_aligned(s.x, 16);
@@ -151,18 +152,18 @@ __global__ void __launch_bounds__(FB_WARP *WM *WN, 2)
         float sums[I][J][4];
 #pragma unroll
         for (int i = 0; i < I * J * 4; i++) sums[i / (J * 4)][i / 4 % J][i % 4] = 0;
-        __syncthreads(); /* the part before has been read */
-        /* Step `step` is fetched while the one `stages` - 1 before it is multiplied. */
+        __syncthreads(); /* all warps have read the part before */
+        /* Tile `k_tile` of the columns is fetched while the one stages - 1 before it is multiplied. */
         int into = 0, from = 0;
 #pragma unroll 1
-        for (int step = 0; step < steps + stages - 1; step++) {
-            bool multiplies = step >= stages - 1;
+        for (int k_tile = 0; k_tile < k_tiles + stages - 1; k_tile++) {
+            bool multiplies = k_tile >= stages - 1;
             if (multiplies) {
                 gemm_wait(stages);
                 __syncthreads();
             }
-            if (step < steps) {
-                bool single = step * BLOCKS + 1 == blocks;
+            if (k_tile < k_tiles) {
+                bool single = k_tile * BLOCKS + 1 == blocks;
                 fetch_x<S>(shared + into, x, x_row, x_last, single, wide);
                 fetch_w<S>(shared + into, w, scales, blocks, w_last, single);
                 x += X_ROW, w += S::w_row, scales += BLOCKS;
@@ -178,18 +179,18 @@ __global__ void __launch_bounds__(FB_WARP *WM *WN, 2)
 #pragma unroll
         for (int i = 0; i < I; i++)
             gemm_finish_rows<J>(job, unit, p, row + warp / WN * (16 * I) + 16 * i, n + warp % WN * (8 * J),
-                                sums[i], (float *)shared + warp * GEMM_ROOM(J));
+                                sums[i], (float *)shared + warp * GEMM_SMEM_FLOATS(J));
     }
 }
 
 template <bool nibbles, int I, int J, int WM, int WN>
 static int launch(const gemm_job *job, const fb_cuda_context *cx) {
     using S = quant_shape<nibbles, I, J, WM, WN>;
-    const int room = WM * WN * GEMM_ROOM(J) * (int)sizeof(float);
-    static_assert(2 * S::stage <= 48 * 1024 && room <= 48 * 1024, "shared memory");
+    const int finish_bytes = WM * WN * GEMM_SMEM_FLOATS(J) * (int)sizeof(float);
+    static_assert(2 * S::stage <= 48 * 1024 && finish_bytes <= 48 * 1024, "shared memory");
     gemm_job mine = *job;
     dim3 grid = gemm_grid(&mine, S::height, S::width);
-    int stages = gemm_stages(cx->limits, S::stage, 2), bytes = max(stages * S::stage, room);
+    int stages = gemm_stages(cx->limits, S::stage, 2), bytes = max(stages * S::stage, finish_bytes);
     return FB_LAUNCH(cx, grid, dim3(S::threads), (size_t)bytes, (gemm_quant_kernel<nibbles, I, J, WM, WN>),
                      mine, stages);
 }

@@ -1,8 +1,8 @@
-/* A GPU as the backend's host code sees it: memory, copies, recorded graphs, marks in time. device.cu
- * implements it with the CUDA runtime, tests/support/emulate with malloc and a clock; the host code knows
- * neither.
+/* A GPU as the backend's host code sees it: memory, copies, recorded graphs, marks in time (CUDA events).
+ * device.cu implements it with the CUDA runtime, tests/support/emulate with malloc and a clock. The host code
+ * knows neither.
  *
- * Nothing here blocks but fb_gpu_wait, and copies from memory that is not fb_gpu_take_host's. */
+ * Only fb_gpu_wait, fb_gpu_clear and copies from host memory that is not page-locked block. */
 #ifndef FB_BACKEND_CUDA_GPU_H
 #define FB_BACKEND_CUDA_GPU_H
 
@@ -28,7 +28,7 @@ typedef struct fb_gpu_info {
     int32_t driver, runtime; /* 13000: CUDA 13.0 */
 } fb_gpu_info;
 
-/* How many devices there are; FB_ERROR_SYSTEM with the reason where the driver is missing or refuses. */
+/* The number of devices; FB_ERROR_SYSTEM with the reason if the driver is missing or refuses. */
 fb_status fb_gpu_count(int32_t *count, fb_error *err);
 fb_status fb_gpu_describe(int32_t index, fb_gpu_info *info, fb_error *err);
 
@@ -37,12 +37,18 @@ fb_status fb_gpu_open(int32_t index, fb_gpu **out, fb_error *err);
 void fb_gpu_close(fb_gpu *gpu);
 const fb_cuda_limits *fb_gpu_limits(const fb_gpu *gpu);
 
-/* What kernels are launched with: stream and handles; scratch and the rest are the caller's to
- * fill. */
+/* Makes the device current in the calling thread, and what was current before it. For functions that a caller
+ * with devices of its own calls; all others may leave another device current. */
+fb_status fb_gpu_enter(const fb_gpu *gpu, int32_t *before, fb_error *err);
+void fb_gpu_leave(int32_t before);
+/* Whether a stream (cudaStream_t) is being captured in a graph. */
+fb_status fb_gpu_capturing(const fb_gpu *gpu, void *stream, bool *capturing, fb_error *err);
+
+/* Fills in limits, device, stream and BLAS handle of a context; the caller fills in the rest. */
 void fb_gpu_context(const fb_gpu *gpu, fb_cuda_context *cx);
 
-/* Device memory, at a multiple of 256 bytes; and host memory that copies need not wait for. `what` names it
- * in the message when there is none. Giving NULL is nothing. */
+/* Allocate and free device memory, at a multiple of 256 bytes, and page-locked host memory. `what` names it
+ * in the message when there is no memory. Freeing NULL does nothing. */
 fb_status fb_gpu_take(fb_gpu *gpu, const char *what, int64_t bytes, void **out, fb_error *err);
 void fb_gpu_give(fb_gpu *gpu, void *memory);
 fb_status fb_gpu_take_host(fb_gpu *gpu, const char *what, int64_t bytes, void **out, fb_error *err);
@@ -50,17 +56,18 @@ void fb_gpu_give_host(fb_gpu *gpu, void *memory);
 
 fb_status fb_gpu_upload(fb_gpu *gpu, void *device, const void *host, int64_t bytes, fb_error *err);
 fb_status fb_gpu_download(fb_gpu *gpu, void *host, const void *device, int64_t bytes, fb_error *err);
-/* `rows` rows of `bytes`, which begin `stride` bytes apart on both sides; on it. */
+/* Copies `rows` rows of `bytes` on the device; they begin `stride` bytes apart on both sides. */
 fb_status fb_gpu_copy_rows(fb_gpu *gpu, void *to, const void *from, int64_t stride, int64_t bytes,
                            int64_t rows, fb_error *err);
 fb_status fb_gpu_zero(fb_gpu *gpu, void *device, int64_t bytes, fb_error *err);
-/* Zeros new memory, at once: besides the stream, which another thread may use or record. */
+/* Zeros new memory and waits for it. It uses another stream, because another thread may use or record the
+ * first. */
 fb_status fb_gpu_clear(fb_gpu *gpu, void *device, int64_t bytes, fb_error *err);
 
-/* Until all that was asked for is done. Errors of earlier launches show here. */
+/* Waits until everything on the stream is done. Errors of earlier launches are reported here. */
 fb_status fb_gpu_wait(fb_gpu *gpu, fb_error *err);
 
-/* What is launched and copied between begin and end becomes a graph instead of being done. */
+/* Launches and copies between begin and end become a graph instead of running. */
 fb_status fb_gpu_record_begin(fb_gpu *gpu, fb_error *err);
 fb_status fb_gpu_record_end(fb_gpu *gpu, fb_gpu_graph **graph, fb_error *err);
 fb_status fb_gpu_graph_launch(fb_gpu *gpu, fb_gpu_graph *graph, fb_error *err);

@@ -1,17 +1,18 @@
-/* A CUDA kernel's launcher: one op of a step, put on a stream. Every op of the op table has one, of the op's
- * name; the files are named as those of the CPU.
+/* Launchers: each puts one op of a step on a stream. Every op of the op table has one, of the op's name; the
+ * files are named as those of the CPU.
  *
- * All pointers of a call name device memory, but for attr.frequencies. How things lie there:
+ * All pointers of a call are device addresses, except attr.frequencies. The layout of the data:
  *  - a float weight is row-major without gaps; its first element lies at a multiple of 256 bytes;
- *  - a weight of Q8_0 or Q4_0 (`packed`) has the integers of all blocks, row after row (32 bytes a block, or
- * 16 whose byte i has element i in its low and element i + 16 in its high nibble, plus 8), then all scales
- * (float16) in the same order; no other quantised type comes here;
+ *  - a weight of Q8_0 or Q4_0 (`packed`) has the integers of all blocks, row after row, then all scales
+ *    (float16) in the same order. A block of Q8_0 has 32 bytes of integers. One of Q4_0 has 16: byte i has
+ *    element i, plus 8, in its low nibble, and element i + 16, plus 8, in its high one. There are no other
+ *    quantised types here;
  *  - quantised activations are fb_q8 blocks (base/quant.h), as on the CPU; a row begins at a multiple of 8
- * bytes;
- *  - of a cache, k and v are [heads, capacity, width]. Kernels compute where they lie: call->kv.k_at and v_at
- * bytes after caches[sequence of the row]. kv.k and kv.v mean nothing here;
+ *    bytes;
+ *  - k and v of a cache are [heads, capacity, width]. Kernels compute their addresses: call->kv.k_at and v_at
+ *    bytes after caches[the row's sequence]. kv.k and kv.v are not used;
  *  - positions and tokens are read from call->row.
- * What changes from step to step is thus in device memory, and a recorded graph serves every step. */
+ * So all that changes from step to step is in device memory, and a recorded graph serves every step. */
 #ifndef FB_BACKEND_CUDA_KERNEL_H
 #define FB_BACKEND_CUDA_KERNEL_H
 
@@ -37,18 +38,20 @@ typedef struct fb_cuda_context {
     const double *frequencies; /* attr.frequencies on the device */
     /* [sequences], in device memory: where each one's cache begins, at a multiple of 256 bytes. */
     uint8_t *const *caches;
-    int64_t context; /* no row of this launch looks into a slot at or beyond this */
+    int64_t context; /* all rows of this launch look only into slots below this */
     bool overlap;    /* a kernel may start while the one before it still runs (fb_wait_for_previous) */
-    /* For whatever an op needs besides its outputs: the same memory for all of them, one after the other. Its
-     * first FB_CUDA_COUNTERS bytes are zeros when an op begins, and the op leaves them so. */
+    bool late; /* the same, but then it must read nothing, weights included, before that one has ended */
+    /* Memory for what an op needs besides its outputs. All ops use the same, one after the other. Its first
+     * FB_CUDA_COUNTERS bytes are zeros when an op begins, and again when it ends. */
     uint8_t *scratch;
     int64_t scratch_bytes;
-    /* Not NULL: launchers append to it what they would have launched (step.h). */
-    struct fb_cuda_list *list;
+    /* Not NULL: launchers append their op to this list instead of launching (persistent.h). */
+    struct fb_cuda_work_list *list;
 } fb_cuda_context;
 
-/* A launcher's result besides cudaError_t: what it was to append has no place in a list. */
+/* A launcher's result besides cudaError_t: the persistent kernel cannot run the op. */
 #define FB_CUDA_NOT_LISTED (-1)
+#define FB_CUDA_NO_MEMORY  (-2)
 
 #define FB_CUDA_COUNTERS 65536
 
@@ -65,7 +68,7 @@ FB_OPS(X)
 /* By op kind. */
 extern const fb_cuda_launch fb_cuda_launches[FB_OP_COUNT];
 
-/* Bytes of scratch, counters included, that the op asks for with up to `rows` rows and `capacity` slots. */
+/* Bytes of scratch, counters included, that the op needs for up to `rows` rows and `capacity` slots. */
 int64_t fb_cuda_linear_scratch(const fb_call *call, int64_t rows);
 int64_t fb_cuda_attention_scratch(const fb_call *call, int64_t rows, int64_t capacity);
 

@@ -1,8 +1,8 @@
 /* linear, linear_group and head_argmax: x [rows, K] times weight [N, K] transposed. Up to 8 rows: matvec.cuh;
  * more: gemm.h.
  *
- * What is fused in rounds to the activation dtype wherever the plain ops would have stored, and quantises as
- * the plain quantize op would have. */
+ * A fused op rounds to the activation dtype wherever the plain ops would have stored, and quantises as the
+ * plain quantize op does. */
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/matvec.h"
 
@@ -17,8 +17,7 @@ static fb_call as_group(const fb_call *call) {
     return group;
 }
 
-/* ---- the shape of sums ----------------------------------------------------------------------------------
- */
+/* ---- the shape of sums ---- */
 
 /* Elements of 16 bytes. */
 static int chunk_of(fb_dtype dtype) {
@@ -34,36 +33,36 @@ static int chunk_of(fb_dtype dtype) {
     }
 }
 
-/* Of the number of columns and the weight's dtype alone, so that a row's sum has the same order everywhere: a
- * whole warp takes a row, in pieces of at most MV_STEPS chunks a lane (a power of two of them where that is
- * possible: a warp then has the same piece of all its rows), so that even 2048 long rows keep all warps of
- * the device busy. */
+/* Cuts a row into pieces of at most MV_LANE_CHUNKS chunks a lane. It depends only on the number of columns
+ * and the weight's dtype, so that a row's sum has the same order everywhere. A warp multiplies a piece, so
+ * that even 2048 long rows keep all warps of the device busy. The pieces are a power of two where possible: a
+ * warp then has the same piece of all its rows. */
 static void shape_of(mv_segment *seg, int chunk) {
     seg->chunks = (seg->cols + chunk - 1) / chunk;
-    int steps = (seg->chunks + FB_WARP - 1) / FB_WARP;
-    int most = chunk == 32 ? MV_STEPS_Q4 : MV_STEPS;
-    int least = (steps + most - 1) / most, pieces = 1;
+    int row_chunks = (seg->chunks + FB_WARP - 1) / FB_WARP; /* of a lane, in a whole row */
+    int most = chunk == 32 ? MV_LANE_CHUNKS_Q4 : MV_LANE_CHUNKS;
+    int least = (row_chunks + most - 1) / most, pieces = 1;
     while (pieces < least) pieces *= 2;
-    seg->steps = (steps + pieces - 1) / pieces;
-    while (pieces > 1 && (pieces - 1) * seg->steps >= steps) { /* one would be empty */
+    seg->lane_chunks = (row_chunks + pieces - 1) / pieces;
+    while (pieces > 1 && (pieces - 1) * seg->lane_chunks >= row_chunks) { /* the last piece would be empty */
         pieces /= 2;
-        seg->steps = (steps + pieces - 1) / pieces;
+        seg->lane_chunks = (row_chunks + pieces - 1) / pieces;
     }
-    if (seg->steps > MV_STEPS) seg->steps = (steps + least - 1) / least;
-    seg->pieces = (steps + seg->steps - 1) / seg->steps;
+    if (seg->lane_chunks > MV_LANE_CHUNKS) seg->lane_chunks = (row_chunks + least - 1) / least;
+    seg->pieces = (row_chunks + seg->lane_chunks - 1) / seg->lane_chunks;
     seg->skip_units = MV_WARPS / seg->pieces;
     seg->skip_pieces = MV_WARPS % seg->pieces;
 }
 
 void mv_plan_blocks(mv_plan *plan, int at_once, int grid) {
-    plan->slots = plan->partials = 0;
+    plan->sums_each = plan->partials = 0;
     for (int s = 0; s < plan->segments; s++) {
         mv_segment *seg = &plan->seg[s];
         int units = (seg->rows + at_once - 1) / at_once;
-        seg->each = units / grid;
-        seg->more = units % grid;
-        if (plan->combined) plan->slots += seg->pieces;
-        plan->partials += (seg->each + (seg->more > 0)) * at_once * seg->pieces;
+        seg->units = units / grid;
+        seg->extra = units % grid;
+        if (plan->combined) plan->sums_each += seg->pieces;
+        plan->partials += (seg->units + (seg->extra > 0)) * at_once * seg->pieces;
     }
 }
 
@@ -78,10 +77,9 @@ void mv_plan_rows(mv_plan *plan, int row) {
     if (plan->given) plan->given += (int64_t)row * plan->seg[0].rows;
 }
 
-/* ---- plans ----------------------------------------------------------------------------------------------
- */
+/* ---- plans ---- */
 
-/* What finishes a segment's outputs, which a segment whose sums are given needs too. */
+/* The fields that finish a segment's outputs. A segment whose sums are given needs only these. */
 static void plan_finish(mv_segment *seg, const fb_call *call, int s, bool with_bias) {
     const fb_weight *bias = &call->weights[4 * s + 1];
     seg->act = call->attr.segment[s].act;
@@ -89,7 +87,7 @@ static void plan_finish(mv_segment *seg, const fb_call *call, int s, bool with_b
     seg->bias_type = bias->dtype;
 }
 
-/* Segment `s` of the call as number `at` of the plan. */
+/* Segment `s` of the call becomes segment `at` of the plan. */
 static void plan_segment(mv_plan *plan, int at, const fb_call *call, int s, bool with_bias) {
     mv_segment *seg = &plan->seg[at];
     const fb_weight *w = &call->weights[4 * s];
@@ -105,7 +103,7 @@ static void plan_segment(mv_plan *plan, int at, const fb_call *call, int s, bool
     } else {
         seg->row_bytes = (int32_t)(w->cols / 32 * (w->dtype == FB_Q4_0 ? 16 : 32));
         seg->scales = (const uint16_t *)(seg->w + w->rows * seg->row_bytes);
-        if (w->cols % 256) plan->aligned = false; /* of whose rows scales do not begin at 16 bytes */
+        if (w->cols % 256) plan->aligned = false; /* rows of scales do not begin at multiples of 16 bytes */
     }
     seg->x = call->in[s].data;
     seg->x_stride = call->in[s].row_stride;
@@ -125,23 +123,23 @@ static void plan_segment(mv_plan *plan, int at, const fb_call *call, int s, bool
     seg->out_stride = call->out[plan->combined ? 0 : s].row_stride;
 }
 
-/* Finds segments that read the same. */
+/* Finds segments that read the same input or have the same statistics. */
 static void plan_inputs(mv_plan *plan) {
     int staged = -1; /* the last one with a norm */
     for (int s = 0; s < plan->segments; s++) {
         mv_segment *seg = &plan->seg[s];
-        seg->stages = true;
-        seg->same = s;
-        for (int e = 0; e < s && seg->stages; e++) {
+        seg->stages_x = true;
+        seg->staged_by = s;
+        for (int e = 0; e < s && seg->stages_x; e++) {
             const mv_segment *other = &plan->seg[e];
-            if (other->stages && other->x == seg->x && other->x_stride == seg->x_stride &&
+            if (other->stages_x && other->x == seg->x && other->x_stride == seg->x_stride &&
                 other->cols == seg->cols && other->norm == seg->norm && other->eps == seg->eps &&
                 other->norm_w == seg->norm_w && other->norm_b == seg->norm_b) {
-                seg->stages = false;
-                seg->same = e;
+                seg->stages_x = false;
+                seg->staged_by = e;
             }
         }
-        if (!seg->stages || seg->norm == FB_OP_COUNT) continue;
+        if (!seg->stages_x || seg->norm == FB_OP_COUNT) continue;
         const mv_segment *before = staged < 0 ? NULL : &plan->seg[staged];
         seg->same_stats = before && before->x == seg->x && before->x_stride == seg->x_stride &&
                           before->cols == seg->cols && before->norm == seg->norm && before->eps == seg->eps;
@@ -184,10 +182,9 @@ static int launch(mv_plan *plan, fb_dtype x_type, fb_dtype weight, const fb_cuda
     }
 }
 
-/* ---- groups ---------------------------------------------------------------------------------------------
- */
+/* ---- groups ---- */
 
-/* Whether one launch serves the segments. */
+/* Whether one launch can compute all segments. */
 static bool alike(const fb_call *call) {
     for (int s = 1; s < call->attr.segments; s++)
         if (call->weights[4 * s].dtype != call->weights[0].dtype ||
@@ -209,7 +206,8 @@ static int launch_one(const fb_call *call, int s, mv_plan *plan, const fb_cuda_c
     return launch(plan, call->in[s].dtype, call->weights[4 * s].dtype, cx);
 }
 
-/* Segments of several types: those that are combined in two launches, the second of which finishes. */
+/* Segments of several types: a launch for each. Combined ones take two launches, and the second one finishes
+ * the outputs. */
 static int launch_mixed(const fb_call *call, const fb_cuda_context *cx) {
     fb_dtype type = call->out[0].dtype;
     if (call->attr.combine == FB_COMBINE_NONE) {
@@ -246,8 +244,8 @@ int fb_cuda_linear(const fb_call *call, const fb_cuda_context *cx) {
     return run_group(&group, cx);
 }
 
-/* Score and column of each row's best output; column -1 where a score is not a number. A column is exact in
- * float32 up to 2^24, which the vocabulary may not exceed. More than 8 rows go by 8 at a time. */
+/* Score and column of each row's best output; column -1 if a score is NaN. A column is exact in float32 up to
+ * 2^24, which the vocabulary may not exceed. More than 8 rows are computed 8 at a time. */
 int fb_cuda_head_argmax(const fb_call *call, const fb_cuda_context *cx) {
     fb_call group = as_group(call);
     mv_plan plan = plan_of(&group, call->act, group.attr.segment[0].dot);
@@ -260,8 +258,7 @@ int fb_cuda_head_argmax(const fb_call *call, const fb_cuda_context *cx) {
 
 int64_t fb_cuda_linear_scratch(const fb_call *call, int64_t rows) {
     fb_call group = call->attr.segments ? *call : as_group(call);
-    int64_t own = (int64_t)MV_MOST_BLOCKS * MV_MOST_ROWS * (int64_t)sizeof(float2),
-            sums = mixed_bytes(&group);
+    int64_t own = (int64_t)MV_MAX_BLOCKS * MV_MAX_ROWS * (int64_t)sizeof(float2), sums = mixed_bytes(&group);
     own = FB_CUDA_COUNTERS + (sums > own ? sums : own);
     int64_t gemm = rows > FB_CUDA_FEW_ROWS ? fb_cuda_gemm_scratch(&group, rows) : 0;
     return gemm > own ? gemm : own;

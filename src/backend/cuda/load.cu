@@ -4,7 +4,7 @@
 
 #define THREADS 256
 
-/* A thread moves two bytes: neighbours read neighbours, and a block has no larger alignment. */
+/* A thread moves two bytes: a block has no larger alignment, and a warp reads 64 bytes in a row. */
 __global__ void __launch_bounds__(THREADS)
     split_kernel(const uint16_t *blocks, int64_t words, int each, uint16_t *quants, uint16_t *scales) {
     fb_let_next_start();

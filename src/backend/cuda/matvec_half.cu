@@ -1,5 +1,5 @@
-/* Few rows times weights of float16. x is staged as such where it is one: half the traffic of shared memory.
- */
+/* Few rows times weights of float16. x is staged as float16 if it is, which halves the reads of shared
+ * memory. */
 #include "backend/cuda/matvec.cuh"
 
 int mv_launch_half(const mv_plan *plan, const fb_cuda_context *cx) {

@@ -1,14 +1,14 @@
-/* The outputs of a matvec: partial sums are put together, and what is fused in is done to them. */
+/* The outputs of a matvec: adds partial sums, then bias, activation, combination and residual. */
 #ifndef FB_BACKEND_CUDA_MATVEC_OUTPUT_CUH
 #define FB_BACKEND_CUDA_MATVEC_OUTPUT_CUH
 
 #include "backend/cuda/activation.cuh"
-#include "backend/cuda/matvec_ring.cuh"
+#include "backend/cuda/matvec_pipeline.cuh"
 
 FB_DEVICE float mv_rounded(fb_dtype type, float x) {
     return type == FB_F32 ? x : type == FB_F16 ? fb_rounded<fb_half>(x) : fb_rounded<fb_bfloat>(x);
 }
-/* Element i as it lies in memory, and as a float: between the two, nobody waits for it. */
+/* A load and its conversion are two functions: the load can be issued long before its value is needed. */
 FB_DEVICE uint32_t mv_get(fb_dtype type, const void *p, int64_t i) {
     return type == FB_F32 ? ((const uint32_t *)p)[i] : ((const uint16_t *)p)[i];
 }
@@ -32,23 +32,23 @@ FB_DEVICE float mv_total(const float *partial, int pieces) {
     return sum;
 }
 
-/* ---- each for itself -------------------------------------------------------------------------------------
- */
+/* ---- all outputs ---- */
 
-/* Where a block's partial sums are: [ms][plan.partials], of which an output has `slots` from `at` on. */
+/* An output: row `row` of segment s. A block's partial sums are [ms][plan.partials]; the output's begin at
+ * `at` in each row. */
 struct mv_output {
-    int s, row, at; /* s: -1 if there are not so many */
+    int s, row, at; /* s -1: there is none */
 };
-/* Output number `o` of the block. */
+/* The block's output number `o`. */
 template <int R> FB_DEVICE mv_output mv_output_of(const mv_plan &plan, int o) {
     int at = 0;
 #pragma unroll 1
     for (int s = 0; s < (plan.combined ? 1 : plan.segments); s++) {
         mv_share share = mv_share_of<R>(plan.seg[s]);
-        int rows = share.end - share.first, slots = plan.combined ? plan.slots : plan.seg[s].pieces;
-        if (o < rows) return {s, share.first + o, at + o * slots};
+        int rows = share.end - share.first, sums_each = plan.combined ? plan.sums_each : plan.seg[s].pieces;
+        if (o < rows) return {s, share.first + o, at + o * sums_each};
         o -= rows;
-        at += rows * slots;
+        at += rows * sums_each;
     }
     return {-1, 0, 0};
 }
@@ -69,71 +69,70 @@ FB_DEVICE float mv_finished(fb_dtype type, const mv_segment &seg, uint32_t bias,
     return seg.act == FB_OP_COUNT ? sum : mv_rounded(type, fb_activate(seg.act, sum));
 }
 
-/* What an output needs besides its sums: biases can be asked for at any time, the residual when the kernel
- * before has ended. */
-struct mv_rest {
+/* What is added to an output's sums, unconverted. Biases can be loaded at any time, the residual only when
+ * the previous kernel has ended. */
+struct mv_addends {
     uint32_t bias[2], residual;
 };
-FB_DEVICE void mv_get_biases(const mv_plan &plan, const mv_output &output, mv_rest *rest) {
+FB_DEVICE void mv_get_biases(const mv_plan &plan, const mv_output &output, mv_addends *addends) {
     const mv_segment &seg = plan.seg[output.s];
-    if (seg.bias) rest->bias[0] = mv_get(seg.bias_type, seg.bias, output.row);
+    if (seg.bias) addends->bias[0] = mv_get(seg.bias_type, seg.bias, output.row);
     if (plan.combined && plan.seg[1].bias)
-        rest->bias[1] = mv_get(plan.seg[1].bias_type, plan.seg[1].bias, output.row);
+        addends->bias[1] = mv_get(plan.seg[1].bias_type, plan.seg[1].bias, output.row);
 }
-FB_DEVICE void mv_get_residual(const mv_plan &plan, const mv_output &output, int m, mv_rest *rest) {
+FB_DEVICE void mv_get_residual(const mv_plan &plan, const mv_output &output, int m, mv_addends *addends) {
     if (plan.combine == FB_COMBINE_ADD)
-        rest->residual = mv_get(plan.type, plan.residual, m * plan.residual_stride + output.row);
+        addends->residual = mv_get(plan.type, plan.residual, m * plan.residual_stride + output.row);
 }
 
-/* An output before it is rounded, of the sum of its first segment. `type` is the plan's: a constant where the
- * caller knows it. */
+/* An output before it is rounded; v: the sum of its first segment. `type` is plan.type, as a constant where
+ * the caller knows it. */
 FB_DEVICE float mv_value(const mv_plan &plan, fb_dtype type, const mv_output &output, int m,
-                         const float *partial, const mv_rest &rest, float v) {
+                         const float *partial, const mv_addends &addends, float v) {
     const mv_segment &seg = plan.seg[output.s];
-    v = mv_finished(type, seg, rest.bias[0], v);
+    v = mv_finished(type, seg, addends.bias[0], v);
     if (plan.combined) {
         if (plan.combine == FB_COMBINE_MUL || plan.pair) {
             float other = plan.given ? plan.given[(int64_t)m * seg.rows + output.row]
                                      : mv_total(partial + seg.pieces, plan.seg[1].pieces);
-            other = mv_finished(type, plan.seg[1], rest.bias[1], other);
+            other = mv_finished(type, plan.seg[1], addends.bias[1], other);
             v = plan.combine == FB_COMBINE_MUL ? v * other : mv_rounded(type, v + other);
         }
-        if (plan.combine == FB_COMBINE_ADD) v += mv_widen(type, rest.residual);
+        if (plan.combine == FB_COMBINE_ADD) v += mv_widen(type, addends.residual);
     }
     return v;
 }
 
-/* All outputs of the block; `rest` is what the thread's first one needs (row 0 of x). */
-template <int R> FB_DEVICE void mv_finish(const mv_plan &plan, const float *partial, mv_rest rest) {
+/* All outputs of the block. `addends`: of the thread's first one, for row 0 of x. */
+template <int R> FB_DEVICE void mv_finish(const mv_plan &plan, const float *partial, mv_addends addends) {
     int outputs = mv_outputs<R>(plan), all = outputs * plan.ms;
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < all; i += MV_THREADS) {
         int m = plan.ms == 1 ? 0 : i / outputs;
         mv_output output = mv_output_of<R>(plan, i - m * outputs);
         if (m > 0 || i >= MV_THREADS) {
-            mv_get_biases(plan, output, &rest);
-            mv_get_residual(plan, output, m, &rest);
+            mv_get_biases(plan, output, &addends);
+            mv_get_residual(plan, output, m, &addends);
         }
         const mv_segment &seg = plan.seg[output.s];
         const float *from = partial + m * plan.partials + output.at;
         float sum = mv_total(from, seg.pieces);
-        if (plan.sums) /* for a second launch to finish */
+        if (plan.sums) /* the second launch finishes them */
             plan.sums[(int64_t)m * seg.rows + output.row] = sum;
         else
             mv_put(plan.type, seg.out, m * seg.out_stride + output.row,
-                   mv_value(plan, plan.type, output, m, from, rest, sum));
+                   mv_value(plan, plan.type, output, m, from, addends, sum));
     }
 }
 
-/* ---- the best of them ------------------------------------------------------------------------------------
- */
+/* ---- the best output ---- */
 
 struct mv_best {
     float value;
     int column;
 };
 
-/* The larger, the first among equals; a NaN above all. */
+/* The larger one; of equals, the first. NaN counts as the largest. */
 FB_DEVICE mv_best mv_better(mv_best a, mv_best b) {
     bool a_nan = a.value != a.value, b_nan = b.value != b.value;
     bool second = a_nan != b_nan                ? b_nan
@@ -142,16 +141,16 @@ FB_DEVICE mv_best mv_better(mv_best a, mv_best b) {
     return second ? b : a;
 }
 FB_DEVICE mv_best mv_best_of_warp(mv_best best) {
-    for (int step = 16; step; step >>= 1) {
-        mv_best other = {__shfl_xor_sync(FB_ALL, best.value, step),
-                         __shfl_xor_sync(FB_ALL, best.column, step)};
+    for (int offset = 16; offset; offset >>= 1) {
+        mv_best other = {__shfl_xor_sync(FB_ALL, best.value, offset),
+                         __shfl_xor_sync(FB_ALL, best.column, offset)};
         best = mv_better(best, other);
     }
     return best;
 }
 
-/* Warp m looks at row m of x. */
-template <int R> FB_DEVICE mv_best mv_look(const mv_plan &plan, const float *partial) {
+/* The best of the block's outputs for row m of x, which warp m looks for. */
+template <int R> FB_DEVICE mv_best mv_best_of_block(const mv_plan &plan, const float *partial) {
     mv_best best = {-INFINITY, 0x7fffffff};
     mv_share share = mv_share_of<R>(plan.seg[0]);
     int pieces = plan.seg[0].pieces, m = (int)threadIdx.x / FB_WARP;
@@ -163,14 +162,13 @@ template <int R> FB_DEVICE mv_best mv_look(const mv_plan &plan, const float *par
     return best;
 }
 
-/* Each block leaves its best, and the last one to do so takes the best of them. */
+/* Each block stores its best. The last one to do so takes the best of all. */
 FB_DEVICE void mv_best_of_all(const mv_plan &plan, mv_best best, int *shared) {
     int m = (int)threadIdx.x / FB_WARP, lane = (int)threadIdx.x % FB_WARP;
     if (m < plan.ms) {
         best = mv_best_of_warp(best);
         if (lane == 0) {
-            plan.results[blockIdx.x * MV_MOST_ROWS + m] =
-                make_float2(best.value, __int_as_float(best.column));
+            plan.results[blockIdx.x * MV_MAX_ROWS + m] = make_float2(best.value, __int_as_float(best.column));
             __threadfence();
         }
     }
@@ -185,7 +183,7 @@ FB_DEVICE void mv_best_of_all(const mv_plan &plan, mv_best best, int *shared) {
     if (m < plan.ms) {
         best = {-INFINITY, 0x7fffffff};
         for (int b = lane; b < (int)gridDim.x; b += FB_WARP) {
-            float2 of = __ldcg(plan.results + b * MV_MOST_ROWS + m);
+            float2 of = __ldcg(plan.results + b * MV_MAX_ROWS + m);
             best = mv_better(best, {of.x, __float_as_int(of.y)});
         }
         best = mv_best_of_warp(best);

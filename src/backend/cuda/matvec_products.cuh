@@ -1,7 +1,7 @@
-/* A chunk of 16 bytes of weights times the staged chunk of x: floats, blocks of integers.
+/* Products of a 16-byte chunk of weights with the staged chunk of x: floats, or blocks of integers.
  *
- * A lane's sum takes its chunks one after the other (of 8 elements: two chains of 4, so that chunks do not
- * wait for each other). */
+ * A lane adds its chunks one after the other. A chunk of 8 elements is summed as two chains of 4 first, so
+ * that only one addition waits for the chunk before. */
 #ifndef FB_BACKEND_CUDA_MATVEC_PRODUCTS_CUH
 #define FB_BACKEND_CUDA_MATVEC_PRODUCTS_CUH
 
@@ -26,10 +26,9 @@ template <> struct mv_quantised<mv_q4> { static const bool value = true; };
 template <class X> struct mv_integers { static const bool value = false; };
 template <> struct mv_integers<mv_blocks> { static const bool value = true; };
 
-/* ---- weights ---------------------------------------------------------------------------------------------
- */
+/* ---- weights ---- */
 
-/* A chunk of a row of weights where rows do not begin at multiples of 16 bytes; beyond the row are zeros. */
+/* A chunk of a row that does not begin at a multiple of 16 bytes; zeros beyond the row. */
 FB_DEVICE uint4 mv_gather(const float *row, int cols, int chunk) {
     uint32_t word[4];
     for (int i = 0; i < 4; i++) word[i] = 4 * chunk + i < cols ? __float_as_uint(row[4 * chunk + i]) : 0;
@@ -66,19 +65,19 @@ FB_DEVICE void mv_decode(mv_q8, uint4 v, float scale, int q, float *to) {
 }
 FB_DEVICE void mv_decode(mv_q4, uint4 v, float scale, int q, float *to) {
     uint32_t word = mv_word(v, q & 3) >> (q & 4);
-    /* 2^23 + n has n in its low bits: cheaper than a conversion. */
+    /* The float 2^23 + n has n in its low bits: cheaper than a conversion. */
     for (int i = 0; i < 4; i++)
         to[i] = scale * (__uint_as_float(0x4b000000u | (word >> (8 * i) & 15)) - 8388616.0f);
 }
 
-/* Staged rows of floats: quads (octets, of 16-bit floats) number q of all chunks, then number q + 1:
- * neighbours read neighbours. */
+/* Rows of floats are staged as [quads of a chunk][chunks] (of 16-bit floats: octets), so that neighbouring
+ * lanes read neighbouring addresses. */
 FB_DEVICE void mv_x_quad(const float *x, int chunks, int chunk, int q, float *to) {
     float4 v = ((const float4 *)x)[q * chunks + chunk];
     to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
 }
 
-/* acc[r * M + m] with one more chunk of R rows of weights and M rows of x. */
+/* acc[r * M + m] += one chunk of row r of R rows of weights times row m of M rows of x. */
 template <class W, class X, int M, int R> struct mv_products {
     static FB_DEVICE void add(const uint4 *w, const float *scale, const uint8_t *x, int x_bytes, int chunks,
                               int chunk, float *acc) {
@@ -106,7 +105,7 @@ template <class W, class X, int M, int R> struct mv_products {
                 }
             }
         } else {
-            float pair[R * M]; /* of quads: as above for chunks of 8 */
+            float pair[R * M]; /* two quads: the same order as above for chunks of 8 */
 #pragma unroll
             for (int q = 0; q < mv_elements<W>::value / 4; q++) {
                 float ws[R][4];
@@ -130,8 +129,8 @@ template <class W, class X, int M, int R> struct mv_products {
     }
 };
 
-/* Staged blocks: 16 bytes a chunk, for Q4_0 twice (elements 0 to 15 of all blocks, then 16 to 31), then each
- * block's scale and sum. */
+/* Blocks are staged as 16 bytes a chunk (for Q4_0 two arrays: elements 0 to 15 of all blocks, then 16 to 31),
+ * then each block's scale and sum. */
 template <class W, int M, int R> struct mv_products<W, mv_blocks, M, R> {
     static FB_DEVICE void add(const uint4 *w, const float *scale, const uint8_t *x, int x_bytes, int chunks,
                               int chunk, float *acc) {
@@ -140,11 +139,11 @@ template <class W, int M, int R> struct mv_products<W, mv_blocks, M, R> {
         for (int m = 0; m < M; m++) {
             const uint4 *whole = (const uint4 *)(x + m * x_bytes);
             uint4 low = whole[chunk], high = nibbles ? whole[chunks + chunk] : low;
-            int2 rest =
+            int2 scale_sum =
                 ((const int2 *)(whole + (nibbles ? 2 * chunks : chunks)))[nibbles ? chunk : chunk / 2];
 #pragma unroll
             for (int r = 0; r < R; r++) {
-                int sum = 0, upper = nibbles ? -8 * rest.y : 0;
+                int sum = 0, upper = nibbles ? -8 * scale_sum.y : 0;
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     uint32_t word = mv_word(w[r], i);
@@ -156,7 +155,7 @@ template <class W, int M, int R> struct mv_products<W, mv_blocks, M, R> {
                     }
                 }
                 acc[r * M + m] =
-                    fmaf((float)(sum + upper), scale[r] * __int_as_float(rest.x), acc[r * M + m]);
+                    fmaf((float)(sum + upper), scale[r] * __int_as_float(scale_sum.x), acc[r * M + m]);
             }
         }
     }

@@ -1,8 +1,8 @@
 /* Tensor-core instructions on a warp's fragments, and the loads that fill them from shared memory. Lane l of
- * a warp is (g, t) = (l / 4, l % 4); a register holds two neighbours, the first in its low half. A [16, 16]:
- * a[0] (g, 2t), a[1] (g + 8, 2t), a[2] (g, 2t + 8), a[3] (g + 8, 2t + 8) B [16, 8]:  b[0] (2t, g), (2t + 1,
- * g), b[1] (2t + 8, g), (2t + 9, g) D [16, 8]:  d[0], d[1] (g, 2t), (g, 2t + 1), d[2], d[3] the same of row g
- * + 8 */
+ * a warp is (g, t) = (l / 4, l % 4). A register holds two neighbouring elements, the first in its low half:
+ *  - A [16, 16]: a[0] has (g, 2t), a[1] (g + 8, 2t), a[2] (g, 2t + 8), a[3] (g + 8, 2t + 8);
+ *  - B [16, 8]: b[0] has (2t, g) and (2t + 1, g), b[1] has (2t + 8, g) and (2t + 9, g);
+ *  - D [16, 8]: d[0] has (g, 2t), d[1] (g, 2t + 1), d[2] and d[3] the same of row g + 8. */
 #ifndef FB_BACKEND_CUDA_MMA_CUH
 #define FB_BACKEND_CUDA_MMA_CUH
 
@@ -43,7 +43,7 @@ static inline void fb_emulated_ldmatrix(uint32_t *r, const void *row, bool trans
         const uint16_t *high = (const uint16_t *)(uintptr_t)w[i * 8 + (trans ? t + 1 : g)];
         r[i] = low[trans ? g : t] | (uint32_t)high[trans ? g : t + 1] << 16;
     }
-    fb_emulated_warp_meet(FB_ALL, 0); /* nobody writes there before all have read */
+    fb_emulated_warp_meet(FB_ALL, 0); /* no lane goes on before all have read */
 }
 #endif
 
@@ -71,8 +71,8 @@ FB_DEVICE void fb_mma_bf16(float *d, const uint32_t *a, const uint32_t *b) {
 #endif
 }
 
-/* Four matrices [8, 8] of 16 bits in shared memory: lane l names row l % 8 of matrix l / 8 (sixteen bytes, at
- * a multiple of 16); r[i] becomes elements (g, 2t) and (g, 2t + 1) of matrix i, or of its transpose. */
+/* Loads four matrices [8, 8] of 16 bits from shared memory. Lane l gives the address of row l % 8 of matrix
+ * l / 8 (16 bytes, aligned). r[i] gets elements (g, 2t) and (g, 2t + 1) of matrix i or its transpose. */
 FB_DEVICE void fb_ldmatrix(uint32_t *r, const void *row) {
 #ifdef FB_EMULATED
     fb_emulated_ldmatrix(r, row, false);

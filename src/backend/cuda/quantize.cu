@@ -1,4 +1,4 @@
-/* quantize: rows as blocks of 8-bit integers; four threads a block. */
+/* quantize: rows become blocks of 8-bit integers. A block has four threads. */
 #include "backend/cuda/chunk.cuh"
 #include "backend/cuda/quantize.cuh"
 
@@ -10,8 +10,8 @@ __global__ void __launch_bounds__(THREADS) quantize_rows(const T *x, int64_t x_s
     fb_let_next_start();
     fb_wait_for_previous();
     int64_t number = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / FB_Q8_THREADS;
-    bool there = number < total;
-    if (!there) number = total - 1; /* its warp still needs it */
+    bool real = number < total;
+    if (!real) number = total - 1; /* the thread still takes part in its warp's shuffles */
     int part = (int)threadIdx.x % FB_Q8_THREADS;
     int64_t row = number / blocks, block = number % blocks;
     const T *from = x + row * x_stride + 32 * block + 8 * part;
@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(THREADS) quantize_rows(const T *x, int64_t x_s
         for (int i = 0; i < 8; i++) v[i] = fb_widen(from[i]);
     }
     fb_eight eight = fb_quantize_eight(v);
-    if (!there) return;
+    if (!real) return;
     fb_q8 *to = (fb_q8 *)(out + row * out_stride) + block;
     uint32_t *words = (uint32_t *)to->q + 2 * part; /* a row may begin at any float */
     words[0] = eight.words.x;

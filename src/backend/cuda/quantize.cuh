@@ -1,19 +1,19 @@
-/* Blocks of 32 activations as 8-bit integers (fb_q8): shared by the quantize op and by the linears that
- * quantise on the way in, so that both give the same bits. */
+/* Blocks of 32 activations as 8-bit integers (fb_q8). The quantize op and the linears that quantise their
+ * inputs share this, so that both give the same bits. */
 #ifndef FB_BACKEND_CUDA_QUANTIZE_CUH
 #define FB_BACKEND_CUDA_QUANTIZE_CUH
 
 #include "backend/cuda/device.cuh"
 
-#define FB_Q8_THREADS 4 /* neighbours of a warp share a block: eight elements each */
+#define FB_Q8_THREADS 4 /* neighbouring lanes that share a block: eight elements each */
 
 struct fb_eight {
     uint2 words; /* eight integers */
     float scale; /* of the block, in all its threads */
-    int32_t sum; /* likewise */
+    int32_t sum; /* of the block, in all its threads */
 };
 
-/* Four integers of eight bits. */
+/* Packs four integers of 8 bits. */
 FB_DEVICE uint32_t fb_pack_4(const int *q) {
 #ifdef FB_EMULATED
     return (uint32_t)(q[0] & 255) | (uint32_t)(q[1] & 255) << 8 | (uint32_t)(q[2] & 255) << 16 |
@@ -26,29 +26,29 @@ FB_DEVICE uint32_t fb_pack_4(const int *q) {
 #endif
 }
 
-/* The thread's eight elements; all threads of the warp come here. A block that is not finite gets the scale
- * NaN, which every product with it keeps, and integers 0. */
+/* Quantises the thread's eight elements; all threads of the warp must call it. A block with an element that
+ * is not finite gets the scale NaN, which makes every product with it NaN, and integers 0. */
 FB_DEVICE fb_eight fb_quantize_eight(const float *x) {
-    float most = 0;
+    float max_abs = 0;
     bool finite = true;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        most = fmaxf(most, fabsf(x[i]));
+        max_abs = fmaxf(max_abs, fabsf(x[i]));
         finite = finite && fabsf(x[i]) < INFINITY;
     }
-    if (!finite) most = INFINITY;
-    for (int step = FB_Q8_THREADS / 2; step; step >>= 1)
-        most = fmaxf(most, __shfl_xor_sync(FB_ALL, most, step));
-    finite = most < INFINITY;
-    float inverse = finite && most >= FB_Q8_LEAST ? 127.0f / most : 0;
-    fb_eight eight = {{0, 0}, finite ? most / 127.0f : NAN, 0};
-    int q[8]; /* 0 of what is not a number, as of a product with an inverse of 0 */
+    if (!finite) max_abs = INFINITY;
+    for (int offset = FB_Q8_THREADS / 2; offset; offset >>= 1)
+        max_abs = fmaxf(max_abs, __shfl_xor_sync(FB_ALL, max_abs, offset));
+    finite = max_abs < INFINITY;
+    float inverse = finite && max_abs >= FB_Q8_LEAST ? 127.0f / max_abs : 0;
+    fb_eight eight = {{0, 0}, finite ? max_abs / 127.0f : NAN, 0};
+    int q[8]; /* NaN converts to 0, and so does a product with an inverse of 0 */
 #pragma unroll
     for (int i = 0; i < 8; i++) q[i] = __float2int_rn(x[i] * inverse);
     eight.words = make_uint2(fb_pack_4(q), fb_pack_4(q + 4));
     eight.sum = __dp4a((int)eight.words.x, 0x01010101, __dp4a((int)eight.words.y, 0x01010101, 0));
-    for (int step = FB_Q8_THREADS / 2; step; step >>= 1)
-        eight.sum += __shfl_xor_sync(FB_ALL, eight.sum, step);
+    for (int offset = FB_Q8_THREADS / 2; offset; offset >>= 1)
+        eight.sum += __shfl_xor_sync(FB_ALL, eight.sum, offset);
     return eight;
 }
 

@@ -1,21 +1,21 @@
-/* rope_angles, rope, kv_append, and rope_kv, which is all of them but the angles: what happens to q, k and v
- * between their projection and the attention. */
+/* rope_angles, rope, kv_append, and rope_kv, which is rope and kv_append in one: what happens to q, k and v
+ * between their projections and attention. */
 #include "backend/cuda/chunk.cuh"
-#include "backend/cuda/step_list.h"
+#include "backend/cuda/persistent_list.h"
 
 #define THREADS 128
 
-/* Angles in double: a position may be large, and its product with a frequency must keep its fraction of a
- * turn. */
+/* Angles are computed in double: a position may be large, and its product with a frequency must keep the
+ * fraction of a full turn. */
 __global__ void __launch_bounds__(THREADS)
-    angles_rows(const double *frequencies, const fb_row *step, int64_t limit, float *out, int64_t row_stride,
+    angles_rows(const double *frequencies, const fb_row *batch, int64_t limit, float *out, int64_t row_stride,
                 int64_t rows, int half) {
     fb_let_next_start();
     fb_wait_for_previous();
     const int64_t item = (int64_t)blockIdx.x * THREADS + threadIdx.x, row = item / half;
     if (row >= rows) return;
     const int i = (int)(item % half);
-    int64_t at = step[row].position;
+    int64_t at = batch[row].position;
     if (limit && at > limit) at = limit;
     double angle = (double)at * frequencies[i];
     out[row * row_stride + i] = (float)cos(angle);
@@ -31,14 +31,14 @@ int fb_cuda_rope_angles(const fb_call *call, const fb_cuda_context *cx) {
                      (float *)out->data, out->row_stride, call->rows, half);
 }
 
-/* Heads of one input; no heads: none. What is rotated goes to `out`, or to the cache where that is NULL. */
+/* The heads of one input; heads 0: there is no such input. out NULL: the result goes to the cache. */
 typedef struct head_args {
     const void *in;
     int64_t row_stride, head_stride;
     void *out;
     int64_t out_row_stride, out_head_stride;
     int32_t heads, width;
-    int32_t half; /* pairs that rotate; 0: all is copied */
+    int32_t half; /* pairs that rotate; 0: the heads are copied */
     const float *angles;
     int64_t angle_stride;
 } head_args;
@@ -51,7 +51,7 @@ typedef struct rope_args {
     uint8_t *const *caches; /* NULL: nothing is appended */
 } rope_args;
 
-/* `size` elements at p: 1; or 2 or 8, aligned for one load (of float32, 8 or 16 bytes). */
+/* Loads and stores of `size` elements at p: 1, or 2 or 8, which are aligned for vector accesses. */
 template <int size> FB_DEVICE void get(const float *p, float *x) {
     if constexpr (size == 8)
         fb_load_8(p, x);
@@ -87,12 +87,12 @@ template <int size, class T> FB_DEVICE void put(T *p, const float *x) {
         *p = fb_narrow<T>(x[0]);
 }
 
-/* Elements i to i + size of head and row: to the output; or to `cache`, in `slot`. */
+/* Stores `size` elements from i on of a head and row: to the output, or to slot `slot` of `cache`. */
 template <class T, int size>
 FB_DEVICE void put_head(const rope_args &args, const head_args &to, void *cache, int64_t row, int64_t slot,
                         int head, int i, float *x) {
     if (to.out) return put<size>((T *)to.out + row * to.out_row_stride + head * to.out_head_stride + i, x);
-        /* As a rope of its own would have stored it, then the cache. */
+        /* Rounded as a rope op would have stored it, then as the cache stores it. */
 #pragma unroll
     for (int n = 0; n < size; n++) x[n] = fb_rounded<T>(x[n]);
     const int64_t at = (head * args.kv.capacity + slot) * args.kv.width + i;
@@ -104,7 +104,7 @@ FB_DEVICE void put_head(const rope_args &args, const head_args &to, void *cache,
         put<size>((fb_bfloat *)cache + at, x);
 }
 
-/* Where a row's keys and values go. */
+/* Where a row's keys and values are appended. */
 struct row_place {
     uint8_t *cache; /* its sequence's */
     int64_t slot;
@@ -114,7 +114,7 @@ FB_DEVICE row_place place_of(const rope_args &args, int64_t row) {
     return {args.caches[args.row[row].sequence], fb_ring_slot(&args.kv.ring, args.row[row].position)};
 }
 
-/* A head's items: `size` pairs that rotate, or `size` elements that do not. */
+/* Work items of an input: each is `size` pairs that rotate, or `size` elements that do not. */
 FB_HOST_DEV int items_of(const head_args &h, int size) { return h.heads * ((h.width - h.half) / size); }
 
 template <class T, int size>
@@ -142,14 +142,14 @@ FB_DEVICE void do_item(const rope_args &args, const head_args &h, void *cache, i
     put_head<T, size>(args, h, cache, row, slot, head, half + i, b);
 }
 
-/* Blocks along x share a row's items, q's first, then the second query's, k's and v's; blocks along y the
+/* The grid's x divides a row's items: q's first, then those of the second query, k and v. Its y divides the
  * rows. */
 template <class T, int size> __global__ void __launch_bounds__(THREADS) rope_rows(rope_args args) {
     fb_let_next_start();
-    /* Rows and caches are there before the step's first kernel. */
+    /* The rows and the caches' addresses are written before the step's first kernel starts. */
     row_place place = place_of(args, blockIdx.y);
     fb_wait_for_previous();
-    /* Where the items of each end. */
+    /* The end of each input's items. */
     const int q = items_of(args.q, size), sink_q = q + items_of(args.sink_q, size);
     const int k = sink_q + items_of(args.k, size), v = k + items_of(args.v, size);
     const int item = (int)(blockIdx.x * THREADS + threadIdx.x);
@@ -166,7 +166,7 @@ template <class T, int size> __global__ void __launch_bounds__(THREADS) rope_row
     }
 }
 
-/* Whether `size` elements may be taken at a time. */
+/* Whether `size` elements can be loaded and stored at a time. */
 static bool fits(const head_args *h, const rope_args *args, fb_dtype dtype, int size) {
     if (h->heads == 0) return true;
     const int bytes = (int)fb_dtype_size(dtype) * size, most = bytes > 16 ? 16 : bytes;
@@ -176,7 +176,7 @@ static bool fits(const head_args *h, const rope_args *args, fb_dtype dtype, int 
         ok =
             ok && fb_aligned(h->out, most) && h->out_row_stride % size == 0 && h->out_head_stride % size == 0;
     if (h->half) ok = ok && fb_aligned(h->angles, size > 2 ? 16 : 8) && h->angle_stride % size == 0;
-    if (!h->out) ok = ok && args->kv.k_at % 16 == 0 && args->kv.v_at % 16 == 0; /* whose width is that of k */
+    if (!h->out) ok = ok && args->kv.k_at % 16 == 0 && args->kv.v_at % 16 == 0; /* the cache's width is k's */
     return ok;
 }
 
@@ -197,7 +197,7 @@ static int launch(const fb_cuda_context *cx, fb_dtype dtype, const rope_args &ar
     return launch_size<1>(cx, dtype, args);
 }
 
-/* The heads of a view, rotated by the angles if there are any. */
+/* The heads of a view, to be rotated by `angles` unless NULL. */
 static head_args heads_of(const fb_view *in, const fb_view *out, const fb_view *angles, int64_t rotary) {
     head_args h = {};
     h.in = in->data;
@@ -232,7 +232,7 @@ int fb_cuda_rope(const fb_call *call, const fb_cuda_context *cx) {
 }
 
 int fb_cuda_kv_append(const fb_call *call, const fb_cuda_context *cx) {
-    if (cx->list) return st_add_rotation(call, false, cx->list);
+    if (cx->list) return pk_add_rotation(call, false, cx->list);
     rope_args args = args_of(call);
     args.kv = call->kv;
     args.caches = cx->caches;
@@ -241,9 +241,10 @@ int fb_cuda_kv_append(const fb_call *call, const fb_cuda_context *cx) {
     return launch(cx, call->in[0].dtype, args);
 }
 
-/* in: q, k, v, angles, with sinks those of the second query; out: the rotated q, the second one. */
+/* in: q, k, v, angles; with sinks, also the second query's angles. out: the rotated q; with sinks, also the
+ * second query. */
 int fb_cuda_rope_kv(const fb_call *call, const fb_cuda_context *cx) {
-    if (cx->list) return st_add_rotation(call, true, cx->list);
+    if (cx->list) return pk_add_rotation(call, true, cx->list);
     const int64_t rotary = call->attr.rotary;
     rope_args args = args_of(call);
     args.kv = call->kv;

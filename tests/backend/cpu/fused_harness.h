@@ -1,7 +1,7 @@
 /* What the tests of fused kernels share. They are held to the plain kernels that they stand for, on the same
- * instruction set: the same bits, for any number of lanes. Outputs and scratch are NaN before, and so is what
- * lies between rows; nothing outside may be written. The reference's fused kernels are held to its plain ones
- * in float64. */
+ * instruction set: the same bits, for any number of workers. Outputs and scratch are NaN before, and so is
+ * what lies between rows; nothing outside may be written. The reference's fused kernels are held to its plain
+ * ones in float64. */
 #ifndef FB_TESTS_FUSED_HARNESS_H
 #define FB_TESTS_FUSED_HARNESS_H
 
@@ -69,20 +69,20 @@ static inline fb_weight packed(fb_weight w) {
     return (fb_weight){.data = data, .dtype = w.dtype, .rows = w.rows, .cols = w.cols, .packed = true};
 }
 
-/* How lanes share the ops that `run` runs: by_head and apart. */
-static fb_lane sharing;
+/* How `run` divides ops among workers: by_head and apart. */
+static fb_worker sharing;
 
-/* The last lane first: a lane that needs what another one computes finds NaN. The scratch is one for all
- * runs: to take a megabyte anew for each was most of the time under AddressSanitizer. */
-static inline void run(const fb_isa *isa, fb_op_kind kind, fb_call call, int32_t lanes) {
+/* Runs the last worker first: a worker that needs another's result finds NaN. All runs share one scratch:
+ * allocating a megabyte for each took most of the time under AddressSanitizer. */
+static inline void run(const fb_isa *isa, fb_op_kind kind, fb_call call, int32_t workers) {
     static fbt_guard scratch;
     if (!scratch.data) scratch = fbt_guard_create(SCRATCH, 0);
     call.rows = call.rows ? call.rows : ROWS;
-    for (int32_t lane = lanes - 1; lane >= 0; lane--) {
+    for (int32_t worker = workers - 1; worker >= 0; worker--) {
         memset(scratch.data, 0xff, SCRATCH);
-        fb_lane self = sharing;
-        self.index = lane;
-        self.count = lanes;
+        fb_worker self = sharing;
+        self.index = worker;
+        self.count = workers;
         self.scratch = scratch.data;
         isa->kernels[kind](&call, &self);
     }
@@ -90,7 +90,7 @@ static inline void run(const fb_isa *isa, fb_op_kind kind, fb_call call, int32_t
 }
 
 /* Each row by itself, as a decode step runs it. */
-static inline void run_alone(const fb_isa *isa, fb_op_kind kind, const fb_call *call, int32_t lanes) {
+static inline void run_alone(const fb_isa *isa, fb_op_kind kind, const fb_call *call, int32_t workers) {
     for (int64_t row = 0; row < ROWS; row++) {
         fb_call one = *call;
         one.rows = 1;
@@ -99,11 +99,11 @@ static inline void run_alone(const fb_isa *isa, fb_op_kind kind, const fb_call *
             if (call->in[k].data) one.in[k].data = fb_view_at(&call->in[k], row, 0);
         for (int k = 0; k < FB_MAX_OUT; k++)
             if (call->out[k].data) one.out[k].data = fb_view_at(&call->out[k], row, 0);
-        run(isa, kind, one, lanes);
+        run(isa, kind, one, workers);
     }
 }
 
-/* The same bits, or in float64 all but the last ones; and NaN in the gaps. */
+/* Checks for the same bits (in float64 all but the last ones), and for NaN in the gaps. */
 static inline void same(const fb_isa *isa, const char *what, const fb_view *have, const fb_view *want) {
     int64_t cols = want->heads * want->width, size = fb_dtype_size(want->dtype);
     for (int64_t row = 0; row < ROWS; row++) {
@@ -129,7 +129,7 @@ static inline void poison(const fb_view *v) {
     memset(v->data, 0xff, (size_t)(ROWS * v->row_stride * fb_dtype_size(v->dtype)));
 }
 
-/* Runs `body` for every instruction set, and the activation dtypes that it has. */
+/* Runs the body for every instruction set and each of its activation dtypes. */
 #define FOR_KERNELS(isa, t)                                                                                  \
     for (const fb_isa *isa = fb_isa_table; isa->name; isa++)                                                 \
         for (int t##_ = FB_F32; isa->available() && t##_ <= FB_F64; t##_++)                                  \
@@ -138,8 +138,8 @@ static inline void poison(const fb_view *v) {
 
 static const int64_t widths[] = {1, 7, 16, 33, 100};
 #define FOR_WIDTHS(n) for (size_t n##_ = 0, n = 0; n##_ < 5 && (n = (size_t)widths[n##_]); n##_++)
-static const int32_t some_lanes[] = {1, 2, 3, 5};
-#define FOR_LANES(l) for (int32_t l##_ = 0, l = 0; l##_ < 4 && (l = some_lanes[l##_]); l##_++)
+static const int32_t some_workers[] = {1, 2, 3, 5};
+#define FOR_WORKERS(l) for (int32_t l##_ = 0, l = 0; l##_ < 4 && (l = some_workers[l##_]); l##_++)
 
 static inline fb_view op2(const fb_isa *isa, fb_op_kind kind, fb_view a, fb_view b) {
     fb_view out = view(a.dtype, a.heads, a.width, 0);

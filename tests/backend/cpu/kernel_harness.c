@@ -22,7 +22,7 @@ static const fb_isa *isas(void) {
 #define MAX_ISAS 8
 static int64_t checked[FB_OP_COUNT][MAX_ISAS];
 
-/* ---- memory -------------------------------------------------------------------------------------------- */
+/* ---- memory ---- */
 
 static uint8_t canary(int64_t index) { return (uint8_t)(0x5a ^ (index % 61)); }
 
@@ -58,9 +58,9 @@ static void fence_free(fence *f) {
     *f = (fence){0};
 }
 
-/* Bytes between the data and the page behind it. Aligned data begin at a multiple of 64, as the engine's
- * buffers do; skewed data do not, and end as near to that page as this allows: weights lie at an odd address,
- * activations at an address that is right for an element and nothing wider. */
+/* Bytes between the data and the guard page behind it. Aligned data begin at a multiple of 64, like the
+ * engine's buffers. Skewed data do not, and end as close to the guard page as alignment allows: weights lie
+ * at an odd address, activations at an address that is aligned for one element only. */
 static int64_t slack_of(int64_t size, bool skewed, int64_t element) {
     int64_t aligned = (64 - size % 64) % 64;
     if (!skewed) return aligned;
@@ -68,7 +68,7 @@ static int64_t slack_of(int64_t size, bool skewed, int64_t element) {
     return aligned ? 0 : element;
 }
 
-/* ---- making a rig -------------------------------------------------------------------------------------- */
+/* ---- making a rig ---- */
 
 void rig_start(rig *r, fb_op_kind kind, fbt_random *random, bool skewed) {
     *r = (rig){.kind = kind, .random = random, .skewed = skewed, .call = {.rows = RIG_ROWS}};
@@ -94,7 +94,7 @@ static fb_view lay_out(rig *r, fence *f, fb_dtype dtype, int64_t heads, int64_t 
     int64_t size = fb_dtype_size(dtype), columns = width ? width : capacity;
     view.head_stride = columns + between.head;
     view.row_stride = heads * view.head_stride + between.row;
-    /* The last row ends with its last element: what would follow it may not exist. */
+    /* The last row ends with its last element: no memory may follow it. */
     int64_t bytes = ((RIG_ROWS - 1) * view.row_stride + (heads - 1) * view.head_stride + columns) * size;
     *f = fence_create(bytes, slack_of(bytes, r->skewed, size));
     view.data = f->data;
@@ -164,7 +164,7 @@ fb_view rig_quantized(rig *r, int64_t width) {
 
 fb_kv rig_cache(rig *r, fb_dtype dtype, int64_t heads, int64_t capacity, int64_t width, double deviation,
                 bool output) {
-    capacity = (capacity + FB_KV_LANES - 1) / FB_KV_LANES * FB_KV_LANES;
+    capacity = (capacity + FB_KV_GROUP - 1) / FB_KV_GROUP * FB_KV_GROUP;
     fb_kv kv = {
         .dtype = dtype, .heads = heads, .capacity = capacity, .width = width, .ring = r->call.kv.ring};
     int64_t bytes = heads * capacity * width * fb_dtype_size(dtype);
@@ -178,7 +178,7 @@ fb_kv rig_cache(rig *r, fb_dtype dtype, int64_t heads, int64_t capacity, int64_t
     for (int64_t head = 0; !output && head < heads; head++)
         for (int64_t position = 0; position < end_of_rows(&r->call); position++)
             for (int64_t i = 0; i < width; i++) {
-                fb_dtype_set(dtype, fb_key_at(&kv, head, position), i * FB_KV_LANES,
+                fb_dtype_set(dtype, fb_key_at(&kv, head, position), i * FB_KV_GROUP,
                              draw(r->random, 0, deviation));
                 fb_dtype_set(dtype, fb_value_at(&kv, head, position), i, draw(r->random, 0, deviation));
             }
@@ -191,7 +191,7 @@ static void rig_end(rig *r) {
     fence_free(&r->scratch);
 }
 
-/* ---- running ------------------------------------------------------------------------------------------- */
+/* ---- running ---- */
 
 static void fail_rig(const rig *r, const char *isa, const char *what) {
     fail_msg("%s, %s%s: %s: %s", isa, fb_op_table[r->kind].name, r->skewed ? ", skewed" : "", r->text, what);
@@ -209,8 +209,8 @@ static fb_call slice(const fb_call *whole, int64_t first, int64_t rows) {
     return call;
 }
 
-/* All of it but, where it is large, the middle of a linear's working memory, which these shapes do not reach.
- */
+/* Fills the scratch with NaN. The middle of a linear's working memory is skipped if it is large: these shapes
+ * do not reach it. */
 static void poison_scratch(const rig *r) {
     int64_t begin = 64 << 10, end = FB_LINEAR_WORK * 4;
     if (r->scratch.size < end) begin = end = r->scratch.size;
@@ -218,13 +218,14 @@ static void poison_scratch(const rig *r) {
     memset(r->scratch.data + end, 0xff, (size_t)(r->scratch.size - end));
 }
 
-/* All lanes one after the other, the last one first: a lane that needs what another one computes finds NaN.
+/* Runs all workers one after the other, the last one first: a worker that needs another's result finds NaN.
  */
-static void run_lanes(const rig *r, const fb_isa *isa, const fb_call *call, int32_t lanes) {
-    for (int32_t lane = lanes - 1; lane >= 0; lane--) {
+static void run_workers(const rig *r, const fb_isa *isa, const fb_call *call, int32_t workers) {
+    for (int32_t worker = workers - 1; worker >= 0; worker--) {
         poison_scratch(r);
         isa->kernels[r->kind](
-            call, &(fb_lane){.index = lane, .count = lanes, .scratch = (float *)(void *)r->scratch.data});
+            call,
+            &(fb_worker){.index = worker, .count = workers, .scratch = (float *)(void *)r->scratch.data});
     }
     if (!fence_intact(&r->scratch)) fail_rig(r, isa->name, "wrote outside its scratch");
     for (int i = 0; i < r->output_count; i++)
@@ -255,7 +256,7 @@ static int64_t place(const rig *r, int o, int64_t row, int64_t head, int64_t i) 
     if (r->kind != FB_OP_KV_APPEND) return row * out->row_stride + head * out->head_stride + i;
     int64_t slot = fb_ring_slot(&kv->ring, r->call.row[row].position);
     const uint8_t *at = o ? fb_value_at(kv, head, slot) : fb_key_at(kv, head, slot);
-    return (at - r->outputs[o].data) / fb_dtype_size(kv->dtype) + i * (o ? 1 : FB_KV_LANES);
+    return (at - r->outputs[o].data) / fb_dtype_size(kv->dtype) + i * (o ? 1 : FB_KV_GROUP);
 }
 
 /* The outputs hold the rows [first, first + rows) of `images`, and poison everywhere else. */
@@ -280,7 +281,7 @@ static bool outputs_are(const rig *r, uint8_t *const images[2], int64_t first, i
     return same;
 }
 
-/* ---- accuracy ------------------------------------------------------------------------------------------ */
+/* ---- accuracy ---- */
 
 /* Half the distance between neighbours of `dtype` at x. */
 static double half_ulp(fb_dtype dtype, double x) {
@@ -295,8 +296,8 @@ typedef struct sums {
     double error2, rounding2;
 } sums;
 
-/* How far the naive loop may be from ref, of the largest and for tails that it loses to cancellation: they
- * compute the same thing. Without this, a wrong reference would allow every kernel as much. */
+/* How far the naive loop may be from ref, relative to the largest element; it loses tails to cancellation.
+ * Both compute the same thing. Without this check, a wrong reference would excuse a wrong kernel. */
 #define AGREES 1e-3
 #define LOST   1e-6
 
@@ -348,15 +349,15 @@ static void judge_rows(const rig *r, const char *isa, int64_t begin, int64_t end
         fail_rig(r, isa, "the error's norm is more than twice the naive loop's");
 }
 
-/* All rows are compared together: one row's naive error is a matter of luck. */
+/* All rows are compared together, because the naive error of a single row is a matter of luck. */
 static void judge(const rig *r, const char *isa, const double *truth, const float *naive) {
     int64_t together = r->row_by_row ? 1 : RIG_ROWS;
     for (int64_t row = 0; row < RIG_ROWS; row += together)
         judge_rows(r, isa, row, row + together, truth, naive);
 }
 
-/* What the whole call should give: for an exact op the outputs of ref, else the truth and the naive loop's
- * result. */
+/* What the whole call should give: for an exact op the outputs of ref, otherwise the truth and the naive
+ * loop's result. */
 typedef struct expectation {
     uint8_t *images[2];
     double *truth;
@@ -378,7 +379,7 @@ static void expect(const rig *r, expectation *e) {
     *e = (expectation){0};
     if (r->exact) {
         poison_outputs(r);
-        run_lanes(r, ref, &r->call, 1);
+        run_workers(r, ref, &r->call, 1);
         keep_images(r, e);
         return;
     }
@@ -389,28 +390,28 @@ static void expect(const rig *r, expectation *e) {
     fb_call call = r->call;
     call.out[0].dtype = FB_F64;
     call.out[0].data = e->truth;
-    run_lanes(r, ref, &call, 1);
+    run_workers(r, ref, &call, 1);
     call.out[0].dtype = FB_F32;
     call.out[0].data = e->naive;
     r->naive(&call);
 }
 
-/* ---- checking ------------------------------------------------------------------------------------------ */
+/* ---- checking ---- */
 
-static void check_slice(const rig *r, const fb_isa *isa, int64_t first, int64_t rows, int32_t lanes,
+static void check_slice(const rig *r, const fb_isa *isa, int64_t first, int64_t rows, int32_t workers,
                         const expectation *e) {
     fb_call call = slice(&r->call, first, rows);
     poison_outputs(r);
-    run_lanes(r, isa, &call, lanes);
+    run_workers(r, isa, &call, workers);
     char text[128];
     snprintf(text, sizeof text,
-             "rows %lld to %lld on %d lanes differ from the whole, or something else was written",
-             (long long)first, (long long)(first + rows - 1), lanes);
+             "rows %lld to %lld on %d workers differ from the whole, or something else was written",
+             (long long)first, (long long)(first + rows - 1), workers);
     if (!outputs_are(r, e->images, first, rows)) fail_rig(r, isa->name, text);
 }
 
 /* An elementwise op over its input number `k`. */
-static void check_in_place(const rig *r, const fb_isa *isa, int k, int32_t lanes, const expectation *e) {
+static void check_in_place(const rig *r, const fb_isa *isa, int k, int32_t workers, const expectation *e) {
     fb_call call = r->call;
     int64_t size = fb_dtype_size(call.in[k].dtype);
     poison_outputs(r);
@@ -419,7 +420,7 @@ static void check_in_place(const rig *r, const fb_isa *isa, int k, int32_t lanes
             memcpy(fb_view_at(&call.out[0], row, head), fb_view_at(&call.in[k], row, head),
                    (size_t)(rig_width(&r->call, &call.in[k], row) * size));
     call.in[k] = call.out[0];
-    run_lanes(r, isa, &call, lanes);
+    run_workers(r, isa, &call, workers);
     if (!outputs_are(r, e->images, 0, RIG_ROWS))
         fail_rig(r, isa->name, "in place, the result is another one");
 }
@@ -429,7 +430,7 @@ static void check_in_place(const rig *r, const fb_isa *isa, int k, int32_t lanes
 static void check_device_rows(const rig *r, const fb_isa *isa, int64_t first, int64_t rows, expectation *e) {
     fb_call call = slice(&r->call, first, rows);
     poison_outputs(r);
-    run_lanes(r, isa, &call, 1);
+    run_workers(r, isa, &call, 1);
     if (!r->exact) {
         sums s = {0};
         for (int64_t row = 0; row < RIG_ROWS; row++)
@@ -452,7 +453,7 @@ static void check_device(const rig *r, const fb_isa *isa, expectation *e) {
         if (kernel_device_under_test->all_rows || turn % COUNTS == i)
             check_device_rows(r, isa, (RIG_ROWS - some_rows[i]) / 2, r->row_by_row ? 1 : some_rows[i], e);
     poison_outputs(r);
-    run_lanes(r, isa, &r->call, 1);
+    run_workers(r, isa, &r->call, 1);
     if (!r->exact) {
         judge(r, isa->name, e->truth, e->naive);
         keep_images(r, e);
@@ -465,20 +466,20 @@ static void check_device(const rig *r, const fb_isa *isa, expectation *e) {
 
 static void check_isa(const rig *r, const fb_isa *isa, expectation *e) {
     static const int64_t some_rows[] = {1, 2, 3, 4, 5, 7, RIG_ROWS};
-    static const int32_t some_lanes[] = {1, 2, 3, 5};
+    static const int32_t some_workers[] = {1, 2, 3, 5};
     if (!r->exact) {
         poison_outputs(r);
-        run_lanes(r, isa, &r->call, 1);
+        run_workers(r, isa, &r->call, 1);
         judge(r, isa->name, e->truth, e->naive);
         keep_images(r, e);
     }
     for (size_t i = 0; i < sizeof some_rows / sizeof *some_rows; i++)
-        for (size_t j = 0; j < sizeof some_lanes / sizeof *some_lanes; j++)
-            check_slice(r, isa, (RIG_ROWS - some_rows[i]) / 2, some_rows[i], some_lanes[j], e);
+        for (size_t j = 0; j < sizeof some_workers / sizeof *some_workers; j++)
+            check_slice(r, isa, (RIG_ROWS - some_rows[i]) / 2, some_rows[i], some_workers[j], e);
     for (int64_t row = 0; row < RIG_ROWS; row += 5) check_slice(r, isa, row, 1, 1, e);
     if (fb_op_table[r->kind].parts == FB_PARTS_ELEMENT)
         for (int k = 0; k < fb_op_table[r->kind].inputs; k++)
-            for (int32_t lanes = 1; lanes <= 3; lanes += 2) check_in_place(r, isa, k, lanes, e);
+            for (int32_t workers = 1; workers <= 3; workers += 2) check_in_place(r, isa, k, workers, e);
 }
 
 void rig_check(rig *r) {

@@ -4,8 +4,8 @@
  *  - accuracy: against `ref` storing float64, an error of at most twice that of a naive float32 loop on the
  * same data, plus an ulp of the largest; 16-bit results are the rounding of such a value. Ops without
  * arithmetic to disagree about are `exact` instead: the bits of `ref`.
- *  - one result: any number of lanes, in any order, any part of the rows, and (elementwise ops) in place give
- * the same bits.
+ *  - one result: any number of workers, in any order, any part of the rows, and (elementwise ops) in place
+ * give the same bits.
  *  - manners: nothing outside the output is written, nothing outside the inputs is read. Outputs and scratch
  * are NaN before each run, and so is all that lies between rows or beyond the context; inputs are read-only
  * memory, and every buffer ends at a page that cannot be touched. */
@@ -41,6 +41,7 @@
     X(ADD, "elementwise")                                                                                    \
     X(ADD3, "fused")                                                                                         \
     X(ADD_NORM, "fused")                                                                                     \
+    X(NORM_ADD, "fused")                                                                                     \
     X(SWIGLU, "fused")                                                                                       \
     X(LINEAR_GROUP, "fused")                                                                                 \
     X(ROPE_KV, "fused")                                                                                      \
@@ -84,7 +85,7 @@ struct rig {
     bool skewed;     /* nothing is aligned: weights lie at odd addresses */
     bool exact;      /* the bits of ref */
     naive_fn naive;  /* unless exact */
-    bool row_by_row; /* rows differ in size: the errors of each are compared among themselves */
+    bool row_by_row; /* rows differ in size: each row's errors are compared separately */
     int64_t scratch_floats;
     char text[128]; /* what this rig is, for failures */
     /* the harness's own */
@@ -123,14 +124,14 @@ int64_t rig_width(const fb_call *call, const fb_view *view, int64_t row);
 /* Checks the rig on every instruction set, and releases it. */
 void rig_check(rig *r);
 
-/* Another backend under the same rigs: an "instruction set" that takes a CPU's calls. There, the sums of a
- * row may depend on how many rows there are: each number of rows is held to the truth, and none to another's
- * bits. */
+/* Another backend with the same rigs: an "instruction set" that takes a CPU's calls. There a row's sums may
+ * depend on the number of rows. So each number of rows is compared with the truth, and not with the bits of
+ * another number. */
 typedef struct kernel_device {
     const fb_isa *isas; /* instead of fb_isa_table: the device, then ref; a row without a name ends it */
     bool (*has)(const rig *r); /* whether the device has a kernel for it */
-    int every;                 /* of so many rigs one is checked */
-    bool all_rows;             /* each rig with every number of rows, not with one of them in turn */
+    int every;                 /* one in so many rigs is checked */
+    bool all_rows;             /* check each rig with every number of rows, not with one of them in turn */
 } kernel_device;
 extern const kernel_device *kernel_device_under_test; /* NULL: the CPU */
 

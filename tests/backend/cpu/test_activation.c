@@ -67,7 +67,7 @@ static void whole_range(void **state) {
         }
 }
 
-/* What has no finite or no positive answer: the limits themselves, and NaN. */
+/* Inputs without a finite or positive answer: infinities, zeros and NaN. */
 static void special_values(void **state) {
     (void)state;
     for (int f = 0; f < 3; f++)
@@ -77,7 +77,7 @@ static void special_values(void **state) {
             fb_call call = {.rows = 1};
             call.in[0] = (fb_view){x, FB_F32, 1, 5, 5, 5};
             call.out[0] = (fb_view){y, FB_F32, 1, 5, 5, 5};
-            isa->kernels[functions[f].kind](&call, &(fb_lane){.count = 1});
+            isa->kernels[functions[f].kind](&call, &(fb_worker){.count = 1});
             if (y[0] != INFINITY || !isnan(y[1]) || y[2] != 3e38f || y[3] != 0 || y[4] != 0)
                 fail_msg("%s, %s: inf, NaN, 3e38, -3e38, -0 become %g, %g, %g, %g, %g", isa->name,
                          fb_op_table[functions[f].kind].name, (double)y[0], (double)y[1], (double)y[2],

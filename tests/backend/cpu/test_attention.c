@@ -3,9 +3,9 @@
 
 #include "kernel_harness.h"
 
-/* Query heads on cached heads, one to one and in groups; contexts that begin and that go on. */
+/* Query heads on KV heads, one to one and in groups; contexts that start at 0 and later. */
 static const struct shape {
-    int64_t heads, kv_heads, width, position, spare; /* `spare`: room in the cache beyond the context */
+    int64_t heads, kv_heads, width, position, spare; /* `spare`: slots of the cache beyond the context */
     gaps between;                                    /* of the queries, or of what is written */
 } shapes[] = {
     {1, 1, 1, 0, 0, {0, 0}},   {2, 1, 3, 1, 1, {0, 1}},    {4, 2, 7, 0, 5, {14, 0}},
@@ -26,7 +26,7 @@ static float at(const fb_view *view, int64_t row, int64_t head, int64_t i) {
 }
 
 static float cached_key(const fb_kv *kv, int64_t head, int64_t position, int64_t i) {
-    return (float)fb_dtype_get(kv->dtype, fb_key_at(kv, head, position), i * FB_KV_LANES);
+    return (float)fb_dtype_get(kv->dtype, fb_key_at(kv, head, position), i * FB_KV_GROUP);
 }
 
 static float cached_value(const fb_kv *kv, int64_t head, int64_t position, int64_t i) {
@@ -130,7 +130,7 @@ static void softmax(void **state) {
     static const struct { double mean, deviation; } data[] = {{0, 1}, {0, 40}, {-3000, 4}, {3000, 4}};
     fbt_random random = fbt_random_start(25);
     FOR_SHAPES(act, kv, i) {
-        if (kv != act) continue; /* which it does not read */
+        if (kv != act) continue; /* softmax does not read the cache */
         const struct shape *s = &shapes[i / 2];
         rig r;
         int64_t capacity = start(&r, FB_OP_SOFTMAX, &random, act, kv, i, naive_softmax);

@@ -59,7 +59,7 @@ static void quantised_tables(void **state) {
                 }
 }
 
-/* ---- conversions: a table of one row is converted from its dtype to the output's ----------------------- */
+/* ---- conversions: a table of one row is converted from its dtype to the output's ---- */
 
 enum { ALL = 65536 };
 
@@ -68,7 +68,7 @@ static void convert(const fb_isa *isa, fb_dtype from, const void *table, fb_dtyp
     fb_call call = {.rows = 1, .row = &row};
     call.weights[0] = (fb_weight){.data = table, .dtype = from, .rows = 1, .cols = ALL};
     call.out[0] = (fb_view){out, to, 1, ALL, ALL, ALL};
-    isa->kernels[FB_OP_EMBED](&call, &(fb_lane){.count = 1});
+    isa->kernels[FB_OP_EMBED](&call, &(fb_worker){.count = 1});
 }
 
 static bool same_number(fb_dtype dtype, const void *a, const void *b, int64_t i) {

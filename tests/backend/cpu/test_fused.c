@@ -8,12 +8,12 @@ static void elementwise(void **state) {
                 c = filled(t, 1, (int64_t)n, 1);
         fb_view sum = op2(isa, FB_OP_ADD, op2(isa, FB_OP_ADD, a, b), c);
         fb_view product = op2(isa, FB_OP_MUL, op1(isa, FB_OP_SILU, a), b), out = view(t, 1, (int64_t)n, 2);
-        FOR_LANES(lanes) {
+        FOR_WORKERS(workers) {
             poison(&out);
-            run(isa, FB_OP_ADD3, (fb_call){.in = {a, b, c}, .out = {out}}, lanes);
+            run(isa, FB_OP_ADD3, (fb_call){.in = {a, b, c}, .out = {out}}, workers);
             same(isa, "add3", &out, &sum);
             poison(&out);
-            run(isa, FB_OP_SWIGLU, (fb_call){.in = {a, b}, .out = {out}}, lanes);
+            run(isa, FB_OP_SWIGLU, (fb_call){.in = {a, b}, .out = {out}}, workers);
             same(isa, "swiglu", &out, &product);
         }
     }
@@ -45,9 +45,9 @@ static void add_norm(void **state) {
                     norm_of(isa, kind, want[0], call.weights[2 * k], call.weights[2 * k + 1], 1e-3f);
             }
             for (int k = 0; k < 3; k++) call.out[k] = out[k] = view(t, 1, cols, 2 - k);
-            FOR_LANES(lanes) {
+            FOR_WORKERS(workers) {
                 for (int k = 0; k < 3; k++) poison(&out[k]);
-                run(isa, FB_OP_ADD_NORM, call, lanes);
+                run(isa, FB_OP_ADD_NORM, call, workers);
                 for (int k = 0; k <= norms; k++)
                     same(isa, k ? "add_norm: norm" : "add_norm: sum", &out[k], &want[k]);
             }
@@ -55,6 +55,34 @@ static void add_norm(void **state) {
             call.out[0] = in[terms - 1];
             run(isa, FB_OP_ADD_NORM, call, 2);
             same(isa, "add_norm: in place", &in[terms - 1], &want[0]);
+        }
+}
+
+/* A norm, with a bias or without one, and an addition; also over either input. */
+static void norm_add(void **state) {
+    (void)state;
+    for (int c = 0; c < 3; c++) FOR_WIDTHS(n) FOR_KERNELS(isa, t) {
+            fb_op_kind kind = c == 1 ? FB_OP_RMSNORM : FB_OP_LAYERNORM;
+            int64_t cols = (int64_t)n;
+            fb_view x = filled(t, 1, cols, 1), r = filled(t, 1, cols, 2), out = view(t, 1, cols, 3);
+            fb_weight w = weight(FB_F16, 1, cols, 1), none = {0}, b = c ? none : weight(FB_BF16, 1, cols, 0);
+            fb_view want = op2(isa, FB_OP_ADD, norm_of(isa, kind, x, w, b, 1e-3f), r);
+            fb_call call = {
+                .in = {x, r}, .out = {out}, .weights = {w, b}, .attr = {.norm = kind, .eps = 1e-3f}};
+            FOR_WORKERS(workers) {
+                poison(&out);
+                run(isa, FB_OP_NORM_ADD, call, workers);
+                same(isa, "norm_add", &out, &want);
+            }
+            fb_view over[2] = {x, r};
+            for (int k = 0; k < 2; k++) {
+                fb_view copy = view(t, 1, cols, 1 + k);
+                memcpy(copy.data, over[k].data, (size_t)(ROWS * copy.row_stride * fb_dtype_size(t)));
+                fb_call in_place = call;
+                in_place.in[k] = in_place.out[0] = copy;
+                run(isa, FB_OP_NORM_ADD, in_place, 2);
+                same(isa, "norm_add: in place", &copy, &want);
+            }
         }
 }
 
@@ -135,13 +163,13 @@ static void linear_group(void **state) {
             for (int s = 0; s < outputs; s++) call.out[s] = view(t, 1, call.weights[4 * s].rows, s + 1);
             char what[64];
             snprintf(what, sizeof what, "linear_group case %zu, shape %zu", c / 6, c / 2 % 3);
-            FOR_LANES(lanes) for (int apart = 0; apart < 2; apart++) {
+            FOR_WORKERS(workers) for (int apart = 0; apart < 2; apart++) {
                 sharing.apart = apart && !g->combine;
                 for (int s = 0; s < outputs; s++) poison(&call.out[s]);
-                run(isa, FB_OP_LINEAR_GROUP, call, lanes);
+                run(isa, FB_OP_LINEAR_GROUP, call, workers);
                 for (int s = 0; s < outputs; s++) same(isa, what, &call.out[s], &want[s]);
                 for (int s = 0; s < outputs; s++) poison(&call.out[s]);
-                run_alone(isa, FB_OP_LINEAR_GROUP, &call, lanes);
+                run_alone(isa, FB_OP_LINEAR_GROUP, &call, workers);
                 for (int s = 0; s < outputs; s++) same(isa, what, &call.out[s], &want[s]);
             }
             if (g->combine != FB_COMBINE_ADD) continue;
@@ -151,12 +179,12 @@ static void linear_group(void **state) {
         }
 }
 
-/* Apart, a lane writes its own part of every projection, and none of another's: what rope_kv relies on, which
- * follows without a barrier. */
-static void lanes_apart(void **state) {
+/* With `apart`, a worker writes its own part of every projection and nothing of another worker's. rope_kv,
+ * which follows without a barrier, relies on this. */
+static void workers_apart(void **state) {
     (void)state;
     FOR_KERNELS(isa, t) {
-        if (strcmp(isa->name, "ref") == 0) continue; /* lane 0 does all of it there, and all that follows */
+        if (strcmp(isa->name, "ref") == 0) continue; /* worker 0 does all of it there, and all that follows */
         fbt_guard scratch = fbt_guard_create(SCRATCH, 0);
         fb_call call = {.rows = ROWS, .attr.segments = 3};
         for (int s = 0; s < 3; s++) {
@@ -167,7 +195,7 @@ static void lanes_apart(void **state) {
             poison(&call.out[s]);
         }
         isa->kernels[FB_OP_LINEAR_GROUP](
-            &call, &(fb_lane){.index = 1, .count = 4, .scratch = scratch.data, .apart = true});
+            &call, &(fb_worker){.index = 1, .count = 4, .scratch = scratch.data, .apart = true});
         for (int s = 0; s < 3; s++)
             for (int64_t row = 0, n = call.weights[4 * s].rows; row < ROWS; row++)
                 for (int64_t i = 0; i < n; i++) {
@@ -179,9 +207,9 @@ static void lanes_apart(void **state) {
     }
 }
 
-/* The same with quantised weights of every type: decoded to floats, or packed, with inputs that are quantised
- * before or within; or within for every other segment, while its neighbours have floats, as in a file of
- * several types. The reference takes no part: it quantises what it has not rounded. */
+/* The same with quantised weights of every type: decoded to floats; or packed, with inputs quantised before
+ * the op or inside it; or inside it for every other segment while the others have floats, as in a file of
+ * several types. The reference is not tested: it quantises values that it has not rounded. */
 static void quantised_group(void **state) {
     (void)state;
     enum { CASES = sizeof groups / sizeof *groups, MIXED = FB_DOT_QUANTIZE + 1 };
@@ -227,21 +255,21 @@ static void quantised_group(void **state) {
                 char what[64];
                 snprintf(what, sizeof what, "%s linear_group case %zu, dot %d", fb_dtype_name(type),
                          c / TYPES, dot);
-                FOR_LANES(lanes) {
+                FOR_WORKERS(workers) {
                     for (int s = 0; s < outputs; s++) poison(&call.out[s]);
-                    run(isa, FB_OP_LINEAR_GROUP, call, lanes);
+                    run(isa, FB_OP_LINEAR_GROUP, call, workers);
                     for (int s = 0; s < outputs; s++) same(isa, what, &call.out[s], &want[s]);
-                    if (lanes > 1) continue;
+                    if (workers > 1) continue;
                     for (int s = 0; s < outputs; s++) poison(&call.out[s]);
-                    run_alone(isa, FB_OP_LINEAR_GROUP, &call, lanes);
+                    run_alone(isa, FB_OP_LINEAR_GROUP, &call, workers);
                     for (int s = 0; s < outputs; s++) same(isa, what, &call.out[s], &want[s]);
                 }
             }
         }
 }
 
-/* One row with more outputs than a block has room for, and with rows of weights that are fetched by
- * themselves or decoded panel by panel: what the plain kernels make of several rows. */
+/* One row with more outputs than fit in a block, and with weight rows that are prefetched singly or decoded
+ * in panels. The result must equal that of the plain kernels on several rows. */
 static void one_row(void **state) {
     (void)state;
     enum { TYPES = 4 };
@@ -267,16 +295,16 @@ static void one_row(void **state) {
                 want[0] = op2(isa, FB_OP_ADD, op2(isa, FB_OP_ADD, want[0], want[1]), call.in[FB_RESIDUAL]);
             }
             call.out[0] = view(t, 1, n, 1);
-            for (int32_t lanes = 1; lanes <= 2; lanes++) {
+            for (int32_t workers = 1; workers <= 2; workers++) {
                 poison(&call.out[0]);
-                run_alone(isa, FB_OP_LINEAR_GROUP, &call, lanes);
+                run_alone(isa, FB_OP_LINEAR_GROUP, &call, workers);
                 same(isa, "one row", &call.out[0], &want[0]);
             }
         }
 }
 
-/* Two projections of one x that differ in one thing: what the first one prepared will not do for the second.
- */
+/* Two projections of one x that differ in one property: the second must not reuse the input that the first
+ * prepared. */
 static void one_difference(void **state) {
     (void)state;
     enum { COLUMNS, NORM, EPS, WEIGHT, BIAS, DOT, DIFFERENCES };
@@ -306,7 +334,8 @@ static void one_difference(void **state) {
         }
 }
 
-/* The reference quantises within as it does before, where nothing is rounded in between. */
+/* The reference gives the same result when it quantises inside the op and before it, if nothing is rounded in
+ * between. */
 static void reference_quantises(void **state) {
     (void)state;
     const fb_isa *isa = fb_isa_table;
@@ -328,7 +357,7 @@ static void reference_quantises(void **state) {
     }
 }
 
-/* More rows than are taken at once: each gives the bits that it gives alone. */
+/* More rows than a block holds: each row gives the same bits as alone. */
 static void many_rows(void **state) {
     (void)state;
     enum { MANY = 133, K = 64, N = 20 };
@@ -363,10 +392,15 @@ static void many_rows(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(elementwise),     cmocka_unit_test(add_norm),
-        cmocka_unit_test(linear_group),    cmocka_unit_test(lanes_apart),
-        cmocka_unit_test(quantised_group), cmocka_unit_test(one_row),
-        cmocka_unit_test(one_difference),  cmocka_unit_test(reference_quantises),
+        cmocka_unit_test(elementwise),
+        cmocka_unit_test(add_norm),
+        cmocka_unit_test(norm_add),
+        cmocka_unit_test(linear_group),
+        cmocka_unit_test(workers_apart),
+        cmocka_unit_test(quantised_group),
+        cmocka_unit_test(one_row),
+        cmocka_unit_test(one_difference),
+        cmocka_unit_test(reference_quantises),
         cmocka_unit_test(many_rows),
     };
     return cmocka_run_group_tests(tests, start, NULL);

@@ -1,5 +1,5 @@
-/* Fused kernels around the cache: rope_kv, attn_rows and attn_flash, which promises no bits and is held to
- * the reference. */
+/* Fused kernels around the cache: rope_kv, attn_rows, and attn_flash, which promises no bits and is compared
+ * with the reference. */
 #include "fused_harness.h"
 
 static const struct shape {
@@ -30,11 +30,11 @@ static bool slot_is_seen(const fb_ring *ring, const fb_row *row, int64_t slot) {
     return false;
 }
 
-/* Filled, it has numbers in every slot that a token of the step sees, and NaN elsewhere. */
+/* A filled cache has numbers in every slot that a token of the step sees, and NaN elsewhere. */
 static fb_kv ring_cache(fb_dtype t, const struct shape *s, const fb_ring *ring, const fb_row *row,
                         bool fill) {
     int64_t last = row[ROWS - 1].position, slots = ring->window ? ring->begin + ring->size : last + 2;
-    int64_t capacity = (slots + FB_KV_LANES - 1) / FB_KV_LANES * FB_KV_LANES;
+    int64_t capacity = (slots + FB_KV_GROUP - 1) / FB_KV_GROUP * FB_KV_GROUP;
     fb_kv kv = {.dtype = t, .heads = s->kv_heads, .capacity = capacity, .width = s->width, .ring = *ring};
     kv.k = take(cache_bytes(&kv));
     kv.v = take(cache_bytes(&kv));
@@ -42,7 +42,7 @@ static fb_kv ring_cache(fb_dtype t, const struct shape *s, const fb_ring *ring, 
         for (int64_t slot = 0; slot < fb_ring_count(ring, last); slot++) {
             double size = slot_is_seen(ring, row, slot) ? 1 : (double)NAN;
             for (int64_t i = 0; i < s->width; i++) {
-                fb_dtype_set(t, fb_key_at(&kv, h, slot), i * FB_KV_LANES,
+                fb_dtype_set(t, fb_key_at(&kv, h, slot), i * FB_KV_GROUP,
                              size * fbt_random_normal(&random_numbers));
                 fb_dtype_set(t, fb_value_at(&kv, h, slot), i, size * fbt_random_normal(&random_numbers));
             }
@@ -52,9 +52,9 @@ static fb_kv ring_cache(fb_dtype t, const struct shape *s, const fb_ring *ring, 
 
 static const fb_ring dense;
 
-/* Small and large, of one turn and of many, sinks in one block and in two; steps at the beginning, where the
- * ring fills, where it has turned often, and at positions that no 32 bits hold. The shape says heads and
- * widths. */
+/* Rings small and large, that wrap once and often, with sinks in one block and in two. Steps at the
+ * beginning, while the ring fills, after it has wrapped often, and at positions beyond 32 bits. The shape
+ * gives heads and widths. */
 static const struct ring_case {
     fb_ring ring;
     int64_t position;
@@ -78,7 +78,7 @@ static const struct ring_case {
     /* Rows that see nothing of the first block, beside rows that do. */
     {{0, 3, 0, 260}, 124, 5, IN_ORDER},
     {{0, 3, 0, 260}, 260 * 5 + 125, 8, IN_ORDER},
-    /* Rows that are not next to each other, the last ones in the next turn. */
+    /* Rows with gaps between their positions; the last ones are after the next wrap. */
     {{2, 10, 16, 20}, 2 + 20 * 9 + 13, 3, WITH_GAPS},
     {{4, 120, 16, 140}, 4 + 140 * 3 + 135, 6, WITH_GAPS},
 };
@@ -111,7 +111,7 @@ static void rope_kv_into(const fb_isa *isa, fb_dtype t, fb_dtype c, const struct
     run(isa, FB_OP_ROPE, rope, 1);
     fb_call append = {.in = {turned, v}, .kv = ring_cache(c, s, ring, row, false), .row = row};
     run(isa, FB_OP_KV_APPEND, append, 1);
-    FOR_LANES(lanes) {
+    FOR_WORKERS(workers) {
         fb_call call = {.in = {q, k, v, angles[0]},
                         .kv = ring_cache(c, s, ring, row, false),
                         .attr.rotary = s->rotary,
@@ -121,7 +121,7 @@ static void rope_kv_into(const fb_isa *isa, fb_dtype t, fb_dtype c, const struct
             call.in[3 + n] = angles[n];
             call.out[n] = view(t, s->heads, s->width, 3);
         }
-        run(isa, FB_OP_ROPE_KV, call, lanes);
+        run(isa, FB_OP_ROPE_KV, call, workers);
         for (int n = 0; n < queries; n++) same(isa, "rope_kv", &call.out[n], &want[n]);
         same_bytes(isa, "rope_kv: k", call.kv.k, append.kv.k, cache_bytes(&call.kv));
         same_bytes(isa, "rope_kv: v", call.kv.v, append.kv.v, cache_bytes(&call.kv));
@@ -149,9 +149,9 @@ static void rope_kv_ring(void **state) {
         }
 }
 
-/* The error of attn_flash: a score is a sum of terms that rounds by their size times u and moves its
- * exponential by as much, and there are two of them in a probability, of values up to 4; then one rounding to
- * the activation dtype. */
+/* The allowed error of attn_flash. A score is a sum whose rounding error is u times the size of its terms,
+ * and its exponential changes by as much. A probability has two of these, and values go up to 4. Then the
+ * result is rounded once to the activation dtype. */
 static void near(const fb_isa *isa, const char *what, const fb_view *have, const fb_view *truth,
                  double terms) {
     double limit = 2 * terms * 0x1p-24 * 4;
@@ -166,7 +166,7 @@ static void near(const fb_isa *isa, const char *what, const fb_view *have, const
         }
 }
 
-/* What the plain kernels make of the call. */
+/* The result of the plain kernels. */
 static fb_view plain_attention(const fb_isa *isa, const fb_call *call) {
     const fb_view *q = &call->in[0];
     fb_view scores = view(q->dtype, q->heads, call->kv.capacity, 0);
@@ -185,13 +185,13 @@ static fb_view plain_attention(const fb_isa *isa, const fb_call *call) {
     return out;
 }
 
-/* The op on all rows, on any number of lanes, and on each row alone. */
+/* The op on all rows, on any number of workers, and on each row alone. */
 static void check_attention(const fb_isa *isa, fb_op_kind kind, fb_call call, const fb_view *want) {
     call.out[0] = view(want->dtype, want->heads, want->width, 1);
-    FOR_LANES(lanes) for (int by_head = 0; by_head < 2; by_head++) {
+    FOR_WORKERS(workers) for (int by_head = 0; by_head < 2; by_head++) {
         sharing.by_head = by_head;
         poison(&call.out[0]);
-        run(isa, kind, call, lanes);
+        run(isa, kind, call, workers);
         same(isa, fb_op_table[kind].name, &call.out[0], want);
     }
     poison(&call.out[0]);
@@ -220,7 +220,7 @@ static double largest_terms(const fb_call *call) {
                 for (int64_t i = 0; i < q->width; i++)
                     sum += fabs(fb_dtype_get(q->dtype, fb_view_at(q, row, head), i) *
                                 fb_dtype_get(kv->dtype, fb_key_at(kv, head / (q->heads / kv->heads), slot),
-                                             i * FB_KV_LANES));
+                                             i * FB_KV_GROUP));
                 most = fmax(most, sum * (double)call->attr.scale);
             }
     return most;

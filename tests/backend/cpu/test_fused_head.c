@@ -2,7 +2,7 @@
 #include "base/screen.h"
 #include "fused_harness.h"
 
-/* Equal columns, in one lane's part and in another's: the first one wins. */
+/* Equal columns, in one worker's part and in another's: the first one wins. */
 static void head_argmax(void **state) {
     (void)state;
     FOR_WIDTHS(n) FOR_KERNELS(isa, t) {
@@ -14,18 +14,18 @@ static void head_argmax(void **state) {
                              3 * fb_dtype_get(FB_F32, w.data, i) + (i == 0));
         fb_view x = filled(t, 1, k, 1), logits = view(t, 1, vocab, 0);
         run(isa, FB_OP_LINEAR, (fb_call){.in = {x}, .out = {logits}, .weights = {w}}, 1);
-        FOR_LANES(lanes) {
-            fb_view best = view(t == FB_F64 ? FB_F64 : FB_F32, 1, 2 * lanes, 3);
+        FOR_WORKERS(workers) {
+            fb_view best = view(t == FB_F64 ? FB_F64 : FB_F32, 1, 2 * workers, 3);
             run(isa, FB_OP_HEAD_ARGMAX, (fb_call){.in = {x}, .out = {best}, .weights = {w}, .act = x.dtype},
-                lanes);
+                workers);
             for (int64_t row = 0; row < ROWS; row++) {
                 int64_t want = 0, winner = 0;
                 const void *l = fb_view_at(&logits, row, 0), *b = fb_view_at(&best, row, 0);
                 for (int64_t i = 1; i < vocab; i++)
                     if (fb_dtype_get(t, l, i) > fb_dtype_get(t, l, want)) want = i;
-                for (int64_t lane = 1; lane < lanes; lane++)
-                    if (fb_dtype_get(best.dtype, b, 2 * lane) > fb_dtype_get(best.dtype, b, 2 * winner))
-                        winner = lane;
+                for (int64_t worker = 1; worker < workers; worker++)
+                    if (fb_dtype_get(best.dtype, b, 2 * worker) > fb_dtype_get(best.dtype, b, 2 * winner))
+                        winner = worker;
                 assert_int_equal((int64_t)fb_dtype_get(best.dtype, b, 2 * winner + 1), want);
                 assert_true(fb_dtype_get(best.dtype, b, 2 * winner) == fb_dtype_get(t, l, want));
             }
@@ -38,8 +38,8 @@ static void head_argmax_packed(void **state) {
     (void)state;
     enum { K = 96, VOCAB = 120 };
     FOR_KERNELS(isa, t)
-    for (int dot = FB_DOT_FLOAT; dot <= FB_DOT_QUANTIZE && t != FB_F64; dot++) FOR_LANES(lanes) {
-            fb_view x = filled(t, 1, K, 0), best = view(FB_F32, 1, 2 * lanes, 0);
+    for (int dot = FB_DOT_FLOAT; dot <= FB_DOT_QUANTIZE && t != FB_F64; dot++) FOR_WORKERS(workers) {
+            fb_view x = filled(t, 1, K, 0), best = view(FB_F32, 1, 2 * workers, 0);
             fb_call call = {.in = {x}, .out = {best}, .act = t, .attr.segment[0].dot = (fb_dot)dot};
             call.weights[0] = packed(weight(dot == FB_DOT_GIVEN ? FB_Q4_0 : FB_Q8_0, VOCAB, K, 0));
             if (dot == FB_DOT_GIVEN) call.in[0] = quantized(isa, x);
@@ -50,24 +50,24 @@ static void head_argmax_packed(void **state) {
                 plain.attr.segment[0].dot = FB_DOT_GIVEN;
             }
             run(isa, FB_OP_LINEAR, plain, 1);
-            run(isa, FB_OP_HEAD_ARGMAX, call, lanes);
+            run(isa, FB_OP_HEAD_ARGMAX, call, workers);
             for (int64_t row = 0; row < ROWS; row++) {
                 const float *b = fb_view_at(&best, row, 0);
                 const void *l = fb_view_at(&logits, row, 0);
-                for (int32_t lane = 0; lane < lanes; lane++) {
+                for (int32_t worker = 0; worker < workers; worker++) {
                     int64_t begin, end, want;
-                    fb_pool_share(VOCAB, 16, lane, lanes, &begin, &end);
+                    fb_pool_share(VOCAB, 16, worker, workers, &begin, &end);
                     for (int64_t i = want = begin; i < end; i++)
                         if (fb_dtype_get(t, l, i) > fb_dtype_get(t, l, want)) want = i;
-                    assert_int_equal((int64_t)b[2 * lane + 1], want);
-                    assert_true((double)b[2 * lane] == fb_dtype_get(t, l, want));
+                    assert_int_equal((int64_t)b[2 * worker + 1], want);
+                    assert_true((double)b[2 * worker] == fb_dtype_get(t, l, want));
                 }
             }
             give_back();
         }
 }
 
-/* The first and the last column of the vocabulary, of a block and of a lane's part can win. */
+/* The first and the last column of the vocabulary, of a block and of a worker's part can win. */
 static void head_argmax_edges(void **state) {
     (void)state;
     enum { K = 7, VOCAB = 97 };
@@ -82,16 +82,16 @@ static void head_argmax_edges(void **state) {
         for (int64_t row = 0; row < ROWS; row++) {
             const void *b = fb_view_at(&best, row, 0);
             int64_t winner = 0;
-            for (int64_t lane = 1; lane < 3; lane++)
-                if (fb_dtype_get(best.dtype, b, 2 * lane) > fb_dtype_get(best.dtype, b, 2 * winner))
-                    winner = lane;
+            for (int64_t worker = 1; worker < 3; worker++)
+                if (fb_dtype_get(best.dtype, b, 2 * worker) > fb_dtype_get(best.dtype, b, 2 * winner))
+                    winner = worker;
             assert_int_equal((int64_t)fb_dtype_get(best.dtype, b, 2 * winner + 1), edges[e]);
         }
         give_back();
     }
 }
 
-/* A lane that has a NaN column says NaN, so that whoever looks for the best of all can tell. */
+/* A worker with a NaN column reports NaN, so that the reader of all workers' results can tell. */
 static void head_argmax_nan(void **state) {
     (void)state;
     enum { K = 16, VOCAB = 97 };
@@ -113,10 +113,9 @@ static void head_argmax_nan(void **state) {
     }
 }
 
-/* ---- with a screen
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- with a screen ---- */
 
-enum { SCREEN_K = 96, SCREEN_VOCAB = 6500 }; /* more than a lane takes at once */
+enum { SCREEN_K = 96, SCREEN_VOCAB = 6500 }; /* more than a worker takes at once */
 
 typedef struct filling {
     const fb_isa *isa;
@@ -125,7 +124,8 @@ typedef struct filling {
 
 static void fill(void *arg) {
     filling *f = arg;
-    for (int32_t lane = 0; lane < 3; lane++) f->isa->screen(&f->call, &(fb_lane){.index = lane, .count = 3});
+    for (int32_t worker = 0; worker < 3; worker++)
+        f->isa->screen(&f->call, &(fb_worker){.index = worker, .count = 3});
 }
 
 /* Gives the weight a screen, to be ended; whether it is ready. */
@@ -137,16 +137,16 @@ static bool fill_screen(const fb_isa *isa, fb_weight *w) {
 }
 
 /* The answers of head_argmax with the screen are those without, to the bit. */
-static void same_best(const fb_isa *isa, const char *what, fb_view x, fb_weight w, int32_t lanes) {
-    fb_view want = view(FB_F32, 1, 2 * lanes, 0), have = view(FB_F32, 1, 2 * lanes, 0);
+static void same_best(const fb_isa *isa, const char *what, fb_view x, fb_weight w, int32_t workers) {
+    fb_view want = view(FB_F32, 1, 2 * workers, 0), have = view(FB_F32, 1, 2 * workers, 0);
     fb_call call = {.in = {x}, .out = {want}, .weights = {w}, .act = x.dtype};
-    run(isa, FB_OP_HEAD_ARGMAX, call, lanes);
+    run(isa, FB_OP_HEAD_ARGMAX, call, workers);
     call.out[0] = have;
     call.attr.screen = true;
-    run(isa, FB_OP_HEAD_ARGMAX, call, lanes);
+    run(isa, FB_OP_HEAD_ARGMAX, call, workers);
     for (int64_t row = 0; row < ROWS; row++) {
         const float *a = fb_view_at(&have, row, 0), *b = fb_view_at(&want, row, 0);
-        if (memcmp(a, b, (size_t)(2 * lanes) * sizeof *a) != 0)
+        if (memcmp(a, b, (size_t)(2 * workers) * sizeof *a) != 0)
             fail_msg("%s, %s, %s: row %lld: %.9g at %.0f, without a screen %.9g at %.0f", isa->name,
                      fb_dtype_name(x.dtype), what, (long long)row, (double)a[0], (double)a[1], (double)b[0],
                      (double)b[1]);
@@ -159,8 +159,9 @@ static void set_row(fb_weight *w, int64_t to, int64_t from, double factor, doubl
                      factor * fb_dtype_get(w->dtype, w->data, from * w->cols + i) + (i == 0 ? more : 0));
 }
 
-/* For each row of x, `each` rows of w that are like it, every `apart`th: far above all others, and so near
- * each other that copies in 8 bits have them in another order, and 16 bits have some of them as equals. */
+/* For each row of x, makes `each` rows of w similar to it, every `apart`th. They are far above all others.
+ * They are so close to each other that their 8-bit copies are in another order, and that some of them are
+ * equal in 16 bits. */
 static void put_winners(fb_weight *w, const fb_view *x, int64_t each, int64_t apart) {
     for (int64_t n = 0; n < ROWS * each; n++) {
         const void *like = fb_view_at(x, n % ROWS, 0);
@@ -192,10 +193,10 @@ static void head_screen(void **state) {
         assert_true(fill_screen(isa, &flat));
         assert_true(fill_screen(isa, &w));
         assert_true(fill_screen(isa, &near));
-        FOR_LANES(lanes) {
-            same_best(isa, "random", x, w, lanes);
-            same_best(isa, "near each other", x, near, lanes);
-            same_best(isa, "all the same", x, flat, lanes);
+        FOR_WORKERS(workers) {
+            same_best(isa, "random", x, w, workers);
+            same_best(isa, "near each other", x, near, workers);
+            same_best(isa, "all the same", x, flat, workers);
         }
         fb_screen_end(w.screen);
         fb_screen_end(near.screen);
@@ -204,14 +205,14 @@ static void head_screen(void **state) {
     }
 }
 
-/* In 128ths, with 127 in each block of 32, Q8_0 rounds as one would by hand: everything off the same way, as
- * far as the bound allows. */
+/* Multiples of 1/128, with 127 in each block of 32, so that the rounding of Q8_0 is known exactly: all errors
+ * have the same sign and are as large as the bound allows. */
 static double hundredths(int64_t i, double even, double odd) {
     return (i % 32 == 31 ? 127 : i % 2 ? odd : even) / 128;
 }
 
-/* The best row's copy is below that of the second best: because the weights were rounded, or because x was;
- * or bfloat16 makes equals of them, and the first is the best. */
+/* The copy of the best row scores below that of the second best, because the weights were rounded or because
+ * x was. Or both are equal in bfloat16, and the first is the best. */
 static void head_screen_worst(void **state) {
     (void)state;
     enum { VOCAB = 64, BETTER = 20, OTHER = 50 };
@@ -238,7 +239,7 @@ static void head_screen_worst(void **state) {
     }
 }
 
-/* What is out of reach is not read: it may be NaN. */
+/* Rows that cannot win are not read: they may be NaN. */
 static void head_screen_reads_little(void **state) {
     (void)state;
     FOR_SCREENS(isa, t, dtype) {
@@ -261,7 +262,7 @@ static void head_screen_reads_little(void **state) {
     }
 }
 
-/* An x of zeros, of almost nothing, of too much, of NaN; scores that float16 has as infinite. */
+/* An x of zeros, close to zero, too large, or NaN; scores that are infinite in float16. */
 static void head_screen_edges(void **state) {
     (void)state;
     static const double factors[] = {0, 1e-30, 1e-12, 1e4, 1e30, NAN, INFINITY};

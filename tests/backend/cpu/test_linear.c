@@ -21,7 +21,7 @@ static void naive(const fb_call *c) {
         }
 }
 
-/* Inputs and outputs around the tiles of rows, outputs and vectors, and the grain of the lanes. */
+/* Inputs and outputs around the tiles of rows, outputs and vectors, and the grain of the workers. */
 static const struct shape {
     int64_t k, n;
 } shapes[] = {{1, 1},  {3, 17},  {7, 64},  {15, 3},   {16, 100}, {17, 16}, {31, 33},

@@ -84,7 +84,8 @@ static void dtypes_and_sizes(void **state) {
                           number++ + i);
 }
 
-/* In float32 a mean a thousand times the deviation leaves a third of the digits: none may be lost besides. */
+/* In float32 a mean of a thousand times the deviation leaves a third of the digits. The kernel may lose no
+ * more. */
 static void far_from_zero(void **state) {
     (void)state;
     fbt_random random = fbt_random_start(15);
@@ -105,7 +106,7 @@ static void mixed_weights(void **state) {
                       (size_t)(weight + bias));
 }
 
-/* A NaN whose bits a rounding to 16 bits would carry into the sign, and make a number of it. */
+/* A NaN whose mantissa would overflow into the sign when rounded to 16 bits, and become a number. */
 static void nan_of_any_bits(void **state) {
     (void)state;
     const uint32_t bits = 0x7fffffff;
@@ -124,7 +125,7 @@ static void nan_of_any_bits(void **state) {
             call.out[0].data = y;
             call.weights[0] = (fb_weight){.data = weight, .dtype = FB_F32, .rows = 1, .cols = 20};
             call.weights[1] = (fb_weight){.data = bias, .dtype = FB_F32, .rows = 1, .cols = 20};
-            isa->kernels[FB_OP_LAYERNORM](&call, &(fb_lane){.count = 1, .scratch = scratch});
+            isa->kernels[FB_OP_LAYERNORM](&call, &(fb_worker){.count = 1, .scratch = scratch});
             for (int i = 0; i < 20; i++)
                 if (!isnan(fb_dtype_get((fb_dtype)act, y, i)))
                     fail_msg("%s, %s: element %d is %04x", isa->name, fb_dtype_name((fb_dtype)act), i, y[i]);

@@ -37,7 +37,7 @@ static void not_finite(void **state) {
             fb_call call = {.rows = 1,
                             .in = {{x, FB_F32, 1, 96, 96, 96}},
                             .out = {{out, FB_F32, 1, fb_q8_floats(96), fb_q8_floats(96), fb_q8_floats(96)}}};
-            isa->kernels[FB_OP_QUANTIZE](&call, &(fb_lane){.count = 1, .scratch = scratch});
+            isa->kernels[FB_OP_QUANTIZE](&call, &(fb_worker){.count = 1, .scratch = scratch});
             assert_true(out[1].scale != out[1].scale);
             for (int b = 0; b < 3; b += 2) assert_true(out[b].scale == 5.0f / 127);
         }
@@ -55,7 +55,7 @@ static void tiny(void **state) {
             fb_call call = {.rows = 1,
                             .in = {{x, FB_F32, 1, 32, 32, 32}},
                             .out = {{&out, FB_F32, 1, fb_q8_floats(32), fb_q8_floats(32), fb_q8_floats(32)}}};
-            isa->kernels[FB_OP_QUANTIZE](&call, &(fb_lane){.count = 1, .scratch = scratch});
+            isa->kernels[FB_OP_QUANTIZE](&call, &(fb_worker){.count = 1, .scratch = scratch});
             for (int i = 0; i < 32; i++) assert_int_equal(out.q[i], i == 7 && least == 0 ? -127 : 0);
             assert_int_equal(out.sum, least == 0 ? -127 : 0);
             assert_true(out.scale >= 0 && out.scale <= 0x1p-120f);

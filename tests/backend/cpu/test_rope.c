@@ -3,8 +3,8 @@
 
 #include "kernel_harness.h"
 
-/* Heads as the architectures have them: alone, with the k and v of a joint projection between them, turned in
- * part. */
+/* Heads as in the architectures: contiguous, interleaved with k and v of a joint projection, partly rotated.
+ */
 static const struct layout {
     int64_t heads, width;
     int32_t rotary;
@@ -58,7 +58,7 @@ static void rotations(void **state) {
         }
 }
 
-/* Up to positions whose product with a frequency has no fraction of a turn left in float32. */
+/* Positions up to where position * frequency has no fraction left in float32. */
 static void angles(void **state) {
     (void)state;
     static const int64_t positions[] = {0, 1, 1000, 131072, 16000000, (1ll << 24) + 1, (1ll << 40) + 3};
@@ -81,7 +81,7 @@ static void angles(void **state) {
         }
 }
 
-/* Into a dense cache, and into rings that fill and turn. */
+/* Appends to a dense cache, and to rings that fill and wrap. */
 static void append_to(const fb_ring *rings, int64_t spare, uint64_t seed) {
     static const int64_t positions[] = {0, 1, 13};
     fbt_random random = fbt_random_start(seed);

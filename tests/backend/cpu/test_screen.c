@@ -9,7 +9,7 @@
 #include "base/pack.h"
 #include "support/support.h"
 
-enum { ROWS = 37, COLS = 96, LANES = 2 };
+enum { ROWS = 37, COLS = 96, WORKERS = 2 };
 
 typedef struct filling {
     const fb_isa *isa;
@@ -20,8 +20,8 @@ typedef struct filling {
 static void fill(void *arg) {
     filling *f = arg;
     f->times++;
-    for (int32_t lane = 0; lane < LANES; lane++)
-        f->isa->screen(&f->call, &(fb_lane){.index = lane, .count = LANES});
+    for (int32_t worker = 0; worker < WORKERS; worker++)
+        f->isa->screen(&f->call, &(fb_worker){.index = worker, .count = WORKERS});
 }
 
 static double norm_of(const double *v, int64_t n) {

@@ -10,8 +10,7 @@
 
 int64_t cuda_launched[FB_OP_COUNT];
 
-/* ---- the library -----------------------------------------------------------------------------------------
- */
+/* ---- the library ---- */
 
 /* clang-format off */
 #define FUNCTIONS(X)                                                                                         \
@@ -50,7 +49,7 @@ static const char *library_path(void) {
 }
 
 static bool open_library(const char *path) {
-    /* As many multiprocessors as a large device has: more than some cases have rows. */
+    /* As many multiprocessors as a large device has; some cases have fewer rows. */
     setenv("FUSEBOX_EMULATE_SMS", "132", 0);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL), *symbol;
     if (!library) {
@@ -100,16 +99,15 @@ int cuda_every(int emulated) {
     return every > 1 ? every : 1;
 }
 
-/* ---- the image: all that a launch may touch ---------------------------------------------------------------
- */
+/* ---- the image: all that a launch may touch ---- */
 
 enum { MOST_REGIONS = 40, BAND = 256 };
 
 typedef struct region {
-    const uint8_t *host; /* what the call names; NULL for what has no address there */
+    const uint8_t *host; /* address in the call; NULL: the call has none */
     int64_t bytes;
     int64_t skew;   /* of its address, beyond a multiple of 64 */
-    uint8_t *owned; /* its contents, where the device has them in another layout */
+    uint8_t *owned; /* its contents, if the device has another layout */
     bool written;
     int64_t offset; /* in the image */
     uint8_t *device;
@@ -138,7 +136,7 @@ static uint8_t *take(int64_t bytes) {
     return memory;
 }
 
-static uint8_t *room(int64_t bytes) {
+static uint8_t *allocate(int64_t bytes) {
     uint8_t *memory = malloc((size_t)(bytes ? bytes : 1));
     assert_non_null(memory);
     memset(memory, 0xff, (size_t)bytes);
@@ -150,11 +148,11 @@ static bool apart(void) { return getenv("FUSEBOX_KERNELS_APART") != NULL; }
 static region *add_owned(image *im, const void *host, int64_t bytes) {
     assert_true(im->count < MOST_REGIONS);
     region *r = &im->regions[im->count++];
-    *r = (region){.host = host, .bytes = bytes, .owned = room(bytes)};
+    *r = (region){.host = host, .bytes = bytes, .owned = allocate(bytes)};
     return r;
 }
 
-/* A range of the call's memory; ranges that overlap become one. */
+/* Adds a range of the call's memory. Ranges that overlap become one. */
 static void add_range(image *im, const uint8_t *begin, const uint8_t *end, bool written) {
     for (int i = 0; i < im->count; i++) {
         region *r = &im->regions[i];
@@ -189,7 +187,7 @@ static void add_view(image *im, const fb_call *call, const fb_view *v, bool writ
 /* Quants of all rows, then their scales. */
 static void split(const fb_weight *w, uint8_t *to) {
     int64_t blocks = w->cols / 32, block = fb_dtype_bytes(w->dtype, 32), row_bytes = blocks * block;
-    uint8_t *row = room(row_bytes), *scales = to + w->rows * blocks * (block - 2);
+    uint8_t *row = allocate(row_bytes), *scales = to + w->rows * blocks * (block - 2);
     for (int64_t i = 0; i < w->rows; i++) {
         if (w->packed)
             fb_unpack_row(w->dtype, w->data, w->cols, i, row);
@@ -216,13 +214,13 @@ static void add_weight(image *im, const fb_weight *w) {
         memcpy(r->owned, w->data, (size_t)bytes);
 }
 
-/* The keys of a cache: from the CPU's layout to the device's, or back. */
+/* Converts the keys of a cache from the CPU's layout to the device's, or back. */
 static void move_keys(const fb_kv *kv, uint8_t *keys, bool back) {
     int64_t size = fb_dtype_size(kv->dtype);
     for (int64_t head = 0; head < kv->heads; head++)
         for (int64_t p = 0; p < kv->capacity; p++)
             for (int64_t i = 0; i < kv->width; i++) {
-                uint8_t *here = (uint8_t *)fb_key_at(kv, head, p) + i * FB_KV_LANES * size;
+                uint8_t *here = (uint8_t *)fb_key_at(kv, head, p) + i * FB_KV_GROUP * size;
                 uint8_t *there = keys + ((head * kv->capacity + p) * kv->width + i) * size;
                 memcpy(back ? here : there, back ? there : here, (size_t)size);
             }
@@ -242,10 +240,10 @@ static void add_cache(image *im, fb_op_kind kind, const fb_kv *kv) {
     k->written = v->written = writes_cache(kind);
 }
 
-/* The cache belongs to the second of two sequences, and begins KEYS_AT bytes before its keys. What the table
- * says of the first sequence is beside that: a kernel that does not look up its row's sequence reads NaN, or
- * other keys and values, and writes where nothing may be written. */
-enum { SEQUENCES = 2, SEQUENCE = 1, KEYS_AT = 256, BESIDE = 128 };
+/* The cache belongs to the second of two sequences, and begins KEYS_AT bytes before its keys. The table's
+ * entry for the first sequence is wrong by WRONG_CACHE_AT bytes. A kernel that does not look up its row's
+ * sequence reads NaN, or other keys and values, and writes where nothing may be written. */
+enum { SEQUENCES = 2, SEQUENCE = 1, KEYS_AT = 256, WRONG_CACHE_AT = 128 };
 
 static void add_rows(image *im, const fb_call *call) {
     if (!call->row) return;
@@ -273,9 +271,9 @@ static void lay_out(image *im) {
         device.image_bytes = 2 * im->bytes;
         device.image = take(device.image_bytes);
     }
-    im->before = room(im->bytes);
-    im->after = room(im->bytes);
-    im->again = room(im->bytes);
+    im->before = allocate(im->bytes);
+    im->after = allocate(im->bytes);
+    im->again = allocate(im->bytes);
     for (int i = 0; i < im->count; i++) {
         region *r = &im->regions[i];
         memcpy(im->before + r->offset, r->owned ? r->owned : r->host, (size_t)r->bytes);
@@ -306,7 +304,7 @@ static void release(image *im) {
     free(im->again);
 }
 
-/* Where the device has what the call names. */
+/* The device address of an address in the call. */
 static void *there(const image *im, const void *host) {
     for (int i = 0; host && i < im->count; i++) {
         const region *r = &im->regions[i];
@@ -318,7 +316,7 @@ static void *there(const image *im, const void *host) {
     return NULL;
 }
 
-/* Bytes that were added before it was known what they are. */
+/* Contents for a region that was added without any. */
 static void set_bytes(image *im, const void *host, int64_t bytes) {
     for (int i = 0; i < im->count; i++)
         if (im->regions[i].host == host) memcpy(im->before + im->regions[i].offset, host, (size_t)bytes);
@@ -341,8 +339,7 @@ static fb_call on_device(const image *im, const fb_call *call) {
     return c;
 }
 
-/* ---- launching --------------------------------------------------------------------------------------------
- */
+/* ---- launching ---- */
 
 static int64_t scratch_of(fb_op_kind kind, const fb_call *c) {
     switch (kind) {
@@ -360,7 +357,7 @@ static int64_t scratch_of(fb_op_kind kind, const fb_call *c) {
     }
 }
 
-/* Zeros, then NaN, of which BAND bytes are nobody's. */
+/* Zeros, then NaN; the last BAND bytes belong to no op. */
 static void make_scratch(int64_t bytes) {
     fb_error err;
     if (bytes + BAND > device.scratch_bytes || apart()) {
@@ -368,7 +365,7 @@ static void make_scratch(int64_t bytes) {
         device.scratch_bytes = bytes + (apart() ? 0 : BAND);
         device.scratch = take(device.scratch_bytes);
     }
-    uint8_t *fresh = room(bytes + BAND);
+    uint8_t *fresh = allocate(bytes + BAND);
     memset(fresh, 0, FB_CUDA_COUNTERS);
     must(cuda.fb_gpu_upload(cuda.gpu, device.scratch, fresh, bytes + (apart() ? 0 : BAND), &err), &err);
     must(cuda.fb_gpu_wait(cuda.gpu, &err), &err);
@@ -406,7 +403,7 @@ static void launch(fb_op_kind kind, const fb_call *call, image *im, const fb_cud
     check_scratch(name, scratch);
 }
 
-/* Everything but the outputs is what it was. */
+/* Nothing but the outputs has changed. */
 static void check_untouched(fb_op_kind kind, const image *im) {
     int64_t at = 0;
     for (int i = 0; i <= im->count; i++) {
@@ -449,7 +446,7 @@ static void run(fb_op_kind kind, const fb_call *call) {
     lay_out(&im);
     if (call->kv.k) {
         caches[SEQUENCE] = (uint8_t *)there(&im, call->kv.k) - KEYS_AT;
-        caches[1 - SEQUENCE] = caches[SEQUENCE] + BESIDE;
+        caches[1 - SEQUENCE] = caches[SEQUENCE] + WRONG_CACHE_AT;
         set_bytes(&im, caches, sizeof caches);
     }
     fb_call c = on_device(&im, call);
@@ -471,10 +468,10 @@ static void run(fb_op_kind kind, const fb_call *call) {
     cuda_launched[kind]++;
 }
 
-/* All of it by the first lane of however many. */
+/* The first worker does all the work, however many there are. */
 #define X(KIND, name, in, out, w, parts, text)                                                               \
-    static void run_##name(const fb_call *call, const fb_lane *lane) {                                       \
-        if (lane->index == 0) run(FB_OP_##KIND, call);                                                       \
+    static void run_##name(const fb_call *call, const fb_worker *worker) {                                   \
+        if (worker->index == 0) run(FB_OP_##KIND, call);                                                     \
     }
 FB_OPS(X)
 #undef X
@@ -491,8 +488,7 @@ const fb_isa cuda_isas[] = {{"cuda", kernels, NULL, cuda_is_there},
                             {"ref", fb_cpu_kernels_ref, NULL, always},
                             {NULL, NULL, NULL, NULL}};
 
-/* ---- running tests ----------------------------------------------------------------------------------------
- */
+/* ---- running tests ---- */
 
 static void skipped(void **state) {
     (void)state;

@@ -1,7 +1,6 @@
-/* Fused CUDA kernels against the plain ones that they stand for: the same bits, at every number of rows that
- * a kernel may treat in its own way. What lies between rows is NaN before, and stays so. attn_flash, which
- * promises no bits, is held to the reference. The last test fails if an op of the table was never launched.
- */
+/* Fused CUDA kernels against the plain ones that they replace: the same bits, at every number of rows that a
+ * kernel may handle differently. Gaps between rows are NaN before and after. attn_flash promises no bits; it
+ * is compared with the reference. The last test fails if an op of the table was never launched. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +24,7 @@ static const int64_t many_rows[] = {1, 2, 5, 8, 9, 24, 130, 0};
     for (int t##_ = FB_F32; t##_ <= FB_BF16; t##_++)                                                         \
         for (fb_dtype t = (fb_dtype)t##_, *once_ = &t; once_; once_ = NULL, give_back())
 
-/* Every case on a GPU, else one in so many: a different one for each of the loops' inner variables. */
+/* Every case on a GPU, otherwise one in so many; which one differs with the loops' inner variables. */
 static int64_t cases;
 static bool passed_over(int emulated) { return cases++ % cuda_every(emulated) != 0; }
 
@@ -73,7 +72,7 @@ static void poison(const fb_view *v) {
 
 static void run(fb_op_kind kind, fb_call call) {
     call.rows = call.rows ? call.rows : rows;
-    cuda_isas[0].kernels[kind](&call, &(fb_lane){.count = 1});
+    cuda_isas[0].kernels[kind](&call, &(fb_worker){.count = 1});
 }
 
 /* The same bits; and NaN in the gaps. */
@@ -110,8 +109,7 @@ static fb_view op1(fb_op_kind kind, fb_view a) {
 static const int64_t widths[] = {1, 7, 16, 33, 100, 264, 1030};
 enum { WIDTHS = sizeof widths / sizeof *widths };
 
-/* ---- elementwise, norms
- * ------------------------------------------------------------------------------------ */
+/* ---- elementwise, norms ---- */
 
 static void elementwise(void **state) {
     (void)state;
@@ -139,7 +137,7 @@ static fb_view norm_of(fb_op_kind kind, fb_view x, fb_weight w, fb_weight b, flo
     return out;
 }
 
-/* Norms 0: after the last layer, where the final norm is another one, there are no weights. */
+/* Norms 0: after the last layer there are no weights if the final norm is another one. */
 static void add_norm(void **state) {
     (void)state;
     for (int c = 0; c < 12; c++)
@@ -171,8 +169,29 @@ static void add_norm(void **state) {
             }
 }
 
-/* ---- linear_group
- * ------------------------------------------------------------------------------------------- */
+static void norm_add(void **state) {
+    (void)state;
+    for (int c = 0; c < 3; c++)
+        for (int w = 0; w < WIDTHS; w++) FOR_ROWS(few_rows) FOR_ACTS(t) {
+                if (passed_over(7)) continue;
+                fb_op_kind kind = c == 1 ? FB_OP_RMSNORM : FB_OP_LAYERNORM;
+                int64_t n = widths[w];
+                fb_view x = filled(t, 1, n, 1), r = filled(t, 1, n, 2);
+                fb_weight none = {0};
+                fb_call call = {.in = {x, r},
+                                .out = {view(t, 1, n, 1)},
+                                .weights = {weight(FB_F32, 1, n, 1), c ? none : weight(FB_F16, 1, n, 0)},
+                                .attr = {.norm = kind, .eps = 1e-3f}};
+                fb_view want = op2(FB_OP_ADD, norm_of(kind, x, call.weights[0], call.weights[1], 1e-3f), r);
+                run(FB_OP_NORM_ADD, call);
+                same("norm_add", &call.out[0], &want);
+                call.out[0] = r; /* over what is added */
+                run(FB_OP_NORM_ADD, call);
+                same("norm_add: in place", &r, &want);
+            }
+}
+
+/* ---- linear_group ---- */
 
 typedef struct group_case {
     int segments;
@@ -221,7 +240,7 @@ static fb_view plain_segment(fb_dtype t, const fb_call *call, int s) {
     return seg->act == NO ? y : op1(seg->act, y);
 }
 
-/* The filled call: its outputs, and over its residual where it has one. */
+/* Runs the filled call; if it has a residual, also with the output over it. */
 static void check_group(const group_case *g, fb_dtype t, fb_call *call, const char *what) {
     int outputs = g->combine ? 1 : g->segments;
     fb_view want[3], residual = {0};
@@ -242,7 +261,7 @@ static void check_group(const group_case *g, fb_dtype t, fb_call *call, const ch
     same(what, &residual, &want[0]);
 }
 
-/* Columns and outputs: odd, and what a kernel may read 16 bytes at a time. */
+/* Columns and outputs: odd numbers, and some that allow reads of 16 bytes. */
 static const struct {
     int64_t k, n;
 } sizes[] = {{5, 3}, {18, 44}, {31, 85}, {64, 48}, {128, 136}, {320, 64}, {1027, 19}};
@@ -279,7 +298,7 @@ static void linear_group(void **state) {
                 }
 }
 
-/* Q8_0 and Q4_0, multiplied as floats, with inputs quantised before or within, or both kinds side by side. */
+/* Q8_0 and Q4_0: multiplied as floats, or with inputs quantised before or within the op, or mixed. */
 static void quantised_group(void **state) {
     (void)state;
     enum { MIXED = FB_DOT_QUANTIZE + 1, DOTS };
@@ -318,7 +337,7 @@ static void quantised_group(void **state) {
                     }
 }
 
-/* A file of several types: each segment has its own, float and quantised side by side. */
+/* Each segment has a type of its own, some float and some quantised. */
 static void several_types(void **state) {
     (void)state;
     static const fb_dtype types[] = {FB_Q4_0, FB_F16, FB_Q8_0, FB_F32, FB_BF16};
@@ -347,8 +366,8 @@ static void several_types(void **state) {
             }
 }
 
-/* Two projections of one x that differ in one thing: what the first one prepared will not do for the second.
- */
+/* Two projections of one x that differ in one thing: the input prepared for the first does not fit the
+ * second. */
 static void one_difference(void **state) {
     (void)state;
     static const int64_t one_and_more[] = {1, 5, 24, 0};
@@ -374,8 +393,7 @@ static void one_difference(void **state) {
         }
 }
 
-/* ---- head_argmax
- * -------------------------------------------------------------------------------------------- */
+/* ---- head_argmax ---- */
 
 /* The plain head's scores. Its kernel takes 8 rows at a time, and so does this. */
 static fb_view head_of(fb_dtype t, fb_call call) {
@@ -443,7 +461,7 @@ static void head_quantised(void **state) {
             }
 }
 
-/* The first and the last column, of the vocabulary and of a block's part, can win; and so can NaN. */
+/* The first and the last column of the vocabulary and of a block's share can win, and so can NaN. */
 static void head_edges(void **state) {
     (void)state;
     enum { K = 7, VOCAB = 600 };
@@ -460,8 +478,7 @@ static void head_edges(void **state) {
         }
 }
 
-/* ---- around the cache
- * ---------------------------------------------------------------------------------------- */
+/* ---- around the cache ---- */
 
 static const struct shape {
     int64_t heads, kv_heads, width;
@@ -479,14 +496,14 @@ static int64_t cache_bytes(const fb_kv *kv) {
 
 /* NaN beyond what is filled. */
 static fb_kv cache(fb_dtype t, const struct shape *s, const fb_row *row, bool fill) {
-    int64_t end = row[rows - 1].position + 1, capacity = (end + FB_KV_LANES) / FB_KV_LANES * FB_KV_LANES;
+    int64_t end = row[rows - 1].position + 1, capacity = (end + FB_KV_GROUP) / FB_KV_GROUP * FB_KV_GROUP;
     fb_kv kv = {.dtype = t, .heads = s->kv_heads, .capacity = capacity, .width = s->width};
     kv.k = take(cache_bytes(&kv));
     kv.v = take(cache_bytes(&kv));
     for (int64_t h = 0; fill && h < s->kv_heads; h++)
         for (int64_t position = 0; position < end; position++)
             for (int64_t i = 0; i < s->width; i++) {
-                fb_dtype_set(t, fb_key_at(&kv, h, position), i * FB_KV_LANES,
+                fb_dtype_set(t, fb_key_at(&kv, h, position), i * FB_KV_GROUP,
                              fbt_random_normal(&random_numbers));
                 fb_dtype_set(t, fb_value_at(&kv, h, position), i, fbt_random_normal(&random_numbers));
             }
@@ -553,7 +570,7 @@ static void joint_projection(void **state) {
     }
 }
 
-/* What the plain kernels make of the call. */
+/* Runs the plain kernels on the call. */
 static fb_view plain_attention(const fb_call *call) {
     const fb_view *q = &call->in[0];
     fb_view scores = view(q->dtype, q->heads, call->kv.capacity, 0),
@@ -572,7 +589,7 @@ static fb_view plain_attention(const fb_call *call) {
     return out;
 }
 
-/* The largest sum of |q k| of a score, whose rounding errors are of that size times u. */
+/* The largest sum of |q k| of a score. Its rounding error is about that times u. */
 static double largest_terms(const fb_call *call) {
     const fb_view *q = &call->in[0];
     const fb_kv *kv = &call->kv;
@@ -584,16 +601,16 @@ static double largest_terms(const fb_call *call) {
                 for (int64_t i = 0; i < q->width; i++)
                     sum += fabs(fb_dtype_get(q->dtype, fb_view_at(q, row, head), i) *
                                 fb_dtype_get(kv->dtype, fb_key_at(kv, head / (q->heads / kv->heads), p),
-                                             i * FB_KV_LANES));
+                                             i * FB_KV_GROUP));
                 most = fmax(most, sum * (double)call->attr.scale);
             }
     return most;
 }
 
-/* The error of attn_flash: a score is a sum of terms that rounds by their size times u and moves its
- * exponential by as much, and there are two of them in a probability, of values up to 4; where tensor cores
- * multiply, the probabilities are rounded to the 16 bits that they take, an error of the values' size; then
- * one rounding to the activation dtype. */
+/* The error of attn_flash. A score is a sum that rounds by its terms' size times u, and its exponential
+ * changes by as much. A probability has two of them, and values are up to 4. On tensor cores the
+ * probabilities are rounded to 16 bits, an error of the values' size. Last comes one rounding to the
+ * activation dtype. */
 static void near(const fb_call *call, const fb_view *have, const fb_view *truth) {
     double terms = largest_terms(call), unit = have->dtype == FB_F16    ? 0x1p-11
                                                : have->dtype == FB_BF16 ? 0x1p-8
@@ -623,7 +640,7 @@ static void check_flash(fb_call *call) {
     reference.out[0] = truth;
     reference.rows = rows;
     float *scratch = take(4 * fb_attention_scratch(out->width, call->kv.capacity));
-    fb_cpu_kernels_ref[FB_OP_ATTN_FLASH](&reference, &(fb_lane){.count = 1, .scratch = scratch});
+    fb_cpu_kernels_ref[FB_OP_ATTN_FLASH](&reference, &(fb_worker){.count = 1, .scratch = scratch});
     poison(out);
     run(FB_OP_ATTN_FLASH, *call);
     near(call, out, &truth);
@@ -648,8 +665,7 @@ static void attention(void **state) {
             }
 }
 
-/* Of a cache of more than 4096 positions, items of a decode share their keys: two, four or eight at a time.
- */
+/* In a cache of more than 4096 positions, two, four or eight items of a decode share their keys. */
 static void long_caches(void **state) {
     (void)state;
     static const struct shape one = {1, 1, 16, 0, 4200}, group = {4, 1, 24, 0, 4225};
@@ -666,8 +682,7 @@ static void long_caches(void **state) {
     }
 }
 
-/* ---- coverage
- * ------------------------------------------------------------------------------------------------ */
+/* ---- coverage ---- */
 
 static void every_op_was_launched(void **state) {
     (void)state;
@@ -687,17 +702,25 @@ static int start(void **state) {
 }
 
 int main(void) {
-    /* Of the emulated device: on one multiprocessor every warp of a matvec has several pieces of every
-     * segment. (test_linear has more multiprocessors, and so several blocks.) */
+    /* The emulated device has one multiprocessor here, so that every warp of a matvec has several pieces of
+     * every segment. (test_linear has more multiprocessors, and so several blocks.) */
     setenv("FUSEBOX_EMULATE_SMS", "1", 0);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(elementwise),      cmocka_unit_test(add_norm),
-        cmocka_unit_test(linear_group),     cmocka_unit_test(quantised_group),
-        cmocka_unit_test(several_types),    cmocka_unit_test(one_difference),
-        cmocka_unit_test(head_ties),        cmocka_unit_test(head_quantised),
-        cmocka_unit_test(head_edges),       cmocka_unit_test(rope_kv),
-        cmocka_unit_test(joint_projection), cmocka_unit_test(attention),
-        cmocka_unit_test(long_caches),      cmocka_unit_test(every_op_was_launched),
+        cmocka_unit_test(elementwise),
+        cmocka_unit_test(add_norm),
+        cmocka_unit_test(norm_add),
+        cmocka_unit_test(linear_group),
+        cmocka_unit_test(quantised_group),
+        cmocka_unit_test(several_types),
+        cmocka_unit_test(one_difference),
+        cmocka_unit_test(head_ties),
+        cmocka_unit_test(head_quantised),
+        cmocka_unit_test(head_edges),
+        cmocka_unit_test(rope_kv),
+        cmocka_unit_test(joint_projection),
+        cmocka_unit_test(attention),
+        cmocka_unit_test(long_caches),
+        cmocka_unit_test(every_op_was_launched),
     };
     return cuda_run_group("fused", tests, sizeof tests / sizeof *tests, start);
 }

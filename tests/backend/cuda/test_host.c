@@ -1,5 +1,5 @@
-/* The engine's host code when the device fails: at every call that can, and without memory; a recorded step
- * as a ring turns; forks. Each try is a process of its own, because the emulated device
+/* The engine's host code when the device fails: at every call that can fail, and without memory; a recorded
+ * step while a ring wraps; forks. Each run is a process of its own, because the emulated device
  * (tests/support/emulate) is told once when to fail. */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -47,7 +47,7 @@ static fb_status write_tokens(fb_session *s, bool greedy, int32_t *tokens, fb_er
 typedef struct way {
     const char *fuse;
     bool greedy, profile;
-    fb_dtype act; /* in 16 bits, a step's layers are one kernel */
+    fb_dtype act; /* 16 bits: the persistent kernel runs the layers */
 } way;
 static const way ways[] = {{"all", true, false, FB_F32},
                            {"none", false, false, FB_F32},
@@ -67,8 +67,7 @@ static fb_session_options options_of(const char *backend, const way *w) {
     return o;
 }
 
-/* ---- in the child
- * ------------------------------------------------------------------------------------------- */
+/* ---- in the child ---- */
 
 static int complain(const char *what, const char *detail) {
     fprintf(stderr, "%s: %s\n", what, detail);
@@ -84,7 +83,7 @@ static int check_refusal(fb_status status, const fb_error *err) {
     return 0;
 }
 
-/* In a child: its parent has no model open, whose threads it would miss. */
+/* In a child process. Its parent has no model open: threads do not survive a fork. */
 static void open_model(void) {
     fb_error err;
     if (fb_model_open(FBT_GOLDENS "/llama-gqa-tied", &model, &err) != FB_OK) _exit(126);
@@ -108,8 +107,8 @@ static int check_tokens(const int32_t *tokens, const char *when) {
 
 enum { NEVER_FAILED = 77 };
 
-/* Everything in this order, the one failure wherever it comes: then the same session goes on after a reset
- * or, if there is none, a new one works. */
+/* Runs everything in this order; one call fails somewhere. Then the session goes on after a reset, or, if
+ * there is none, a new one works. */
 static int survive(const way *w) {
     fb_session_options o = options_of("cuda", w);
     int32_t tokens[STEPS + 1];
@@ -144,7 +143,8 @@ static int survive(const way *w) {
     return check_tokens(tokens, "in a new session") || check_nothing_is_held();
 }
 
-/* The message on stdout. Many rows at once: activations are larger than what loading needs for a while. */
+/* Prints the message. Many rows at once, so that activations are larger than the staging buffers of loading.
+ */
 static int create_only(const way *w) {
     fb_session_options o = options_of("cuda", w);
     o.chunk = 0;
@@ -172,12 +172,12 @@ static int create_only(const way *w) {
 }
 
 /* Sinks, and a ring of a window and a chunk: 14 slots. */
-enum { TURN = 14, TURNS = 3, BEFORE = 10, AFTER = 2 }; /* tokens around a fork */
+enum { RING = 14, WRAPS = 3, BEFORE = 10, AFTER = 2 }; /* tokens around a fork */
 static fb_session_options ring_options(const char *backend, const way *w) {
     fb_session_options o = options_of(backend, w);
     o.cache = FB_CACHE_SINKS;
     o.sinks = 2;
-    o.window = TURN - CHUNK;
+    o.window = RING - CHUNK;
     return o;
 }
 
@@ -199,16 +199,16 @@ static int64_t graphs_launched(const fb_session *s) {
 
 static fb_status stream(fb_session *s, int32_t *tokens, fb_error *err) {
     fb_status status = fb_session_prefill(s, prompt, PROMPT, err);
-    for (int i = 0; status == FB_OK && i <= TURNS * TURN; i++) {
+    for (int i = 0; status == FB_OK && i <= WRAPS * RING; i++) {
         status = fb_session_best(s, &tokens[i], err);
-        if (status == FB_OK && i < TURNS * TURN) status = fb_session_decode(s, tokens[i], err);
+        if (status == FB_OK && i < WRAPS * RING) status = fb_session_decode(s, tokens[i], err);
     }
     return status;
 }
 
 /* One recording serves every position of a ring, and gives the CPU's tokens. */
 static int turn_the_ring(const way *w) {
-    int32_t have[TURNS * TURN + 1], want[TURNS * TURN + 1];
+    int32_t have[WRAPS * RING + 1], want[WRAPS * RING + 1];
     fb_session_options o = ring_options("cpu", w);
     fb_session *s;
     fb_error err;
@@ -219,16 +219,15 @@ static int turn_the_ring(const way *w) {
     if (fb_session_create(model, &o, &s, &err) != FB_OK) return complain("cuda", err.message);
     if (stream(s, have, &err) != FB_OK) return complain("cuda", err.message);
     if (memcmp(have, want, sizeof want) != 0) return complain("the ring", "other tokens than the CPU's");
-    if (graphs_launched(s) != TURNS * TURN) return complain("the ring", "a decode step was no graph");
+    if (graphs_launched(s) != WRAPS * RING) return complain("the ring", "a decode step was no graph");
     if (graphs_recorded() != 1) return complain("the ring", "not one recording");
     fb_session_free(s);
     return check_nothing_is_held();
 }
 
-/* What a session continues with: the prompt, then tokens of a kind. The same ones go one by one in `steps`
- * steps from the kind's step number `from` on. Every kind begins with the last token before the fork: of a
- * step with the token of the step before, the device already has the row, and gets nothing anew but what has
- * changed besides, which is the cache. */
+/* How a session continues: the prompt, then tokens of a kind, one by one in `steps` steps from the kind's
+ * step number `from` on. Every kind begins with the last token before the fork. The device then already has
+ * the row, because the step before had the same token. Only the cache has changed, and must be sent. */
 static fb_status go_on(fb_session *s, int kind, int from, int steps, fb_error *err) {
     fb_status status = FB_OK;
     for (int i = from; status == FB_OK && i < from + steps; i++)
@@ -245,7 +244,7 @@ static int same_logits(fb_session *a, fb_session *b, const char *what) {
     return memcmp(x, y, (size_t)vocab * sizeof *x) == 0 ? 0 : complain("not a fresh session's logits", what);
 }
 
-/* A session that has read what a fork read before it parted, and after. */
+/* A session that has read the same tokens as a fork, before and after it was forked. */
 static int is_fresh(fb_session *s, const fb_session_options *o, int kind, const char *what) {
     fb_session *fresh;
     fb_error err;
@@ -265,7 +264,8 @@ static int64_t memory_free(void) {
     return fb_device_get(0, &found, &info, &err) == FB_OK && found ? info.memory_free : -1;
 }
 
-/* Whoever goes on first has the copy. Parent and fork share a recording, which serves any cache. */
+/* The first of the two that goes on takes the copy. Parent and fork share a recording, which serves any
+ * cache. */
 static int part_ways(const fb_session_options *o, bool parent_first) {
     fb_session *s[2];
     fb_cache_info cache;
@@ -303,8 +303,8 @@ static int fork_sessions(const way *w) {
            part_ways(&ring, true) || part_ways(&ring, false);
 }
 
-/* The one failure wherever it comes: it is said, and nothing stays behind. How many calls could fail before
- * the fork, and until both own their caches, on stdout. */
+/* One call fails somewhere: it is reported, and nothing leaks. Prints how many calls could fail before the
+ * fork, and until both own their caches. */
 static int fork_and_fail(const way *w) {
     fb_session_options o = ring_options("cuda", w);
     fb_session *s[2] = {NULL, NULL};
@@ -315,11 +315,11 @@ static int fork_and_fail(const way *w) {
     if (status == FB_OK) status = fb_session_fork(s[0], &s[1], &err);
     fb_model_info info;
     fb_model_get_info(model, &info);
-    /* Memory, which is cleared, a copy of each layer's k and v, waiting; the next thing. */
+    /* Allocation, clearing, a copy of each layer's k and v, the wait; then the next call. */
     printf("%lld", (long long)counted("fb_emulated_calls") + 4 + 2 * info.layers);
     for (int n = 0; status == FB_OK && n < 2; n++) status = go_on(s[n], n, 0, 1, &err);
     fb_session_free(s[0]);
-    if (s[1] && status != FB_OK) { /* the other one is none the worse */
+    if (s[1] && status != FB_OK) { /* the other one still works */
         fb_session_reset(s[1]);
         if (fb_session_prefill(s[1], prompt, PROMPT, &err) != FB_OK) return complain("a fork", err.message);
     }
@@ -329,13 +329,12 @@ static int fork_and_fail(const way *w) {
     return status == FB_OK ? NEVER_FAILED : check_refusal(status, &err);
 }
 
-/* ---- in the parent
- * ------------------------------------------------------------------------------------------ */
+/* ---- in the parent ---- */
 
-/* Runs `body` in a child with these settings; its exit status (128 + signal), and what it printed in `said`.
- */
+/* Runs `body` in a child with these settings. Returns its exit status (128 + signal); `said`: what it
+ * printed. */
 static int in_child(int (*body)(const way *), const way *w, const char *name, long value, char *said,
-                    size_t room) {
+                    size_t size) {
     int out[2], status;
     assert_int_equal(pipe(out), 0);
     fflush(NULL);
@@ -356,15 +355,15 @@ static int in_child(int (*body)(const way *), const way *w, const char *name, lo
     }
     close(out[1]);
     size_t length = 0;
-    for (ssize_t n = 1; n > 0 && length + 1 < room; length += n > 0 ? (size_t)n : 0)
-        n = read(out[0], said + length, room - 1 - length);
+    for (ssize_t n = 1; n > 0 && length + 1 < size; length += n > 0 ? (size_t)n : 0)
+        n = read(out[0], said + length, size - 1 - length);
     said[length] = 0;
     close(out[0]);
     assert_int_equal(waitpid(child, &status, 0), child);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/* The Nth call fails, for N = 1, 2, … until none is left to fail; behind the first ones in strides. */
+/* The Nth call fails, for N = 1, 2, … until there are no more calls; after the first ones not every N. */
 static void every_call_fails_once(void **state) {
     (void)state;
     for (int w = 0; w < WAYS; w++) {
@@ -382,7 +381,7 @@ static void every_call_fails_once(void **state) {
     }
 }
 
-/* Too little memory names what it was for, and how much that is. */
+/* The message for too little memory names its purpose and its size. */
 static void memory_runs_out(void **state) {
     (void)state;
     static const char *const what[] = {"weights", "activations", "KV cache of"};

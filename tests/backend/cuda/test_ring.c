@@ -1,6 +1,6 @@
 /* The CUDA kernels around a cache that forgets: fused against plain to the bit, attn_flash against the
- * reference, and a token alone against the same token in a step of several. Slots that nobody sees hold large
- * numbers, what lies beyond the cache is NaN. */
+ * reference, and a token alone against the same token in a step of several. Slots that no token sees hold
+ * large numbers; what lies beyond the cache is NaN. */
 #include <math.h>
 #include <string.h>
 
@@ -12,9 +12,9 @@ static fbt_guard pool[POOL];
 static int pooled;
 static fbt_random random_numbers;
 
-/* Rings smaller and larger than a tile, a block and a split, of one turn and of many, of more slots than
- * attn_flash reads alone for each item; steps at the beginning, where the ring fills, where it has turned,
- * and at positions that no 32 bits hold. */
+/* Rings smaller and larger than a tile, a block and a split; before the first wrap and after many; with more
+ * slots than attn_flash reads for each item alone. Steps at the beginning, where the ring fills, where it has
+ * wrapped, and at positions beyond 32 bits. */
 static const struct ring_case {
     fb_ring ring; /* sinks, window, begin, size */
     int64_t position, rows;
@@ -40,7 +40,7 @@ static const struct ring_case {
     {{16, 33, 16, 47}, (1ll << 33) + 7, 14, 2, 1, 16, 8, IN_ORDER},
     {{4, 4150, 16, 4170}, (1ll << 31) + 4000, 5, 4, 1, 8, 8, IN_ORDER},
     {{0, 4150, 0, 4170}, 2 * 4170 - 3, 8, 2, 2, 16, 8, IN_ORDER},
-    /* Rows that are not next to each other, the last ones in the next turn. */
+    /* Rows with gaps between their positions, the last ones after the next wrap. */
     {{2, 10, 16, 20}, 2 + 20 * 9 + 13, 7, 4, 2, 16, 8, WITH_GAPS},
     {{4, 120, 16, 140}, 4 + 140 * 3 + 135, 8, 4, 4, 32, 16, WITH_GAPS},
     {{4, 60, 16, 190}, 4 + 190 * 5 + 130, 80, 2, 1, 64, 16, WITH_GAPS},
@@ -48,7 +48,7 @@ static const struct ring_case {
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-/* Every pair of dtypes, of which an emulated device takes a different one for each case. */
+/* Every pair of dtypes; an emulated device takes some of them, others for each case. */
 #define FOR_CASES(s, t, c)                                                                                   \
     for (const struct ring_case *s = cases; s < cases + CASES; s++)                                          \
         for (int pair_ = 0; pair_ < 9; pair_++, give_back())                                                 \
@@ -101,7 +101,7 @@ static bool is_seen(const struct ring_case *s, int64_t slot) {
 
 static fb_kv cache(fb_dtype t, const struct ring_case *s, bool fill) {
     fb_kv kv = {.dtype = t, .heads = s->kv_heads, .width = s->width, .ring = s->ring};
-    kv.capacity = (s->ring.begin + s->ring.size + FB_KV_LANES - 1) / FB_KV_LANES * FB_KV_LANES;
+    kv.capacity = (s->ring.begin + s->ring.size + FB_KV_GROUP - 1) / FB_KV_GROUP * FB_KV_GROUP;
     kv.k = take(cache_bytes(&kv));
     kv.v = take(cache_bytes(&kv));
     for (int64_t slot = 0; fill && slot < fb_ring_count(&s->ring, position_of(s, s->rows - 1)); slot++) {
@@ -109,7 +109,7 @@ static fb_kv cache(fb_dtype t, const struct ring_case *s, bool fill) {
         double size = gap ? 0 : is_seen(s, slot) ? 1 : 1000;
         for (int64_t n = 0; n < kv.heads * kv.width; n++) {
             int64_t h = n / kv.width, i = n % kv.width;
-            fb_dtype_set(t, fb_key_at(&kv, h, slot), i * FB_KV_LANES,
+            fb_dtype_set(t, fb_key_at(&kv, h, slot), i * FB_KV_GROUP,
                          size * fbt_random_normal(&random_numbers));
             fb_dtype_set(t, fb_value_at(&kv, h, slot), i, size * fbt_random_normal(&random_numbers));
         }
@@ -117,9 +117,11 @@ static fb_kv cache(fb_dtype t, const struct ring_case *s, bool fill) {
     return kv;
 }
 
-static void run(fb_op_kind kind, fb_call call) { cuda_isas[0].kernels[kind](&call, &(fb_lane){.count = 1}); }
+static void run(fb_op_kind kind, fb_call call) {
+    cuda_isas[0].kernels[kind](&call, &(fb_worker){.count = 1});
+}
 
-/* Rows of `have`, from its first on, are those of `want` from `first` on, to the bit. */
+/* The rows of `have` equal those of `want` from `first` on, to the bit. */
 static void same(const char *what, const struct ring_case *s, const fb_view *have, int64_t rows,
                  const fb_view *want, int64_t first) {
     for (int64_t row = 0; row < rows; row++)
@@ -134,8 +136,7 @@ static void same(const char *what, const struct ring_case *s, const fb_view *hav
         }
 }
 
-/* ---- into the cache
- * ---------------------------------------------------------------------------------------- */
+/* ---- into the cache ---- */
 
 static void rope_kv(void **state) {
     (void)state;
@@ -174,8 +175,7 @@ static void rope_kv(void **state) {
     }
 }
 
-/* ---- out of it
- * --------------------------------------------------------------------------------------------- */
+/* ---- out of it ---- */
 
 static fb_call attention_call(const struct ring_case *s, fb_dtype t, fb_dtype c) {
     fb_call call = {.in = {filled(t, s->rows, s->heads, s->width, 2)},
@@ -188,7 +188,7 @@ static fb_call attention_call(const struct ring_case *s, fb_dtype t, fb_dtype c)
     return call;
 }
 
-/* What the plain kernels make of the call. */
+/* Runs the plain kernels on the call. */
 static fb_view plain_attention(const fb_call *call) {
     const fb_view *q = &call->in[0];
     fb_view scores = view(q->dtype, call->rows, q->heads, call->kv.capacity, 0);
@@ -216,7 +216,7 @@ static fb_view plain_attention(const fb_call *call) {
     return out;
 }
 
-/* Rows `first` to `end` of the call, as a step of their own. */
+/* Runs rows `first` to `end` of the call as a step of their own. */
 static fb_call part_of(const fb_call *call, int64_t first, int64_t end) {
     fb_call part = *call;
     for (int k = 0; k < 2; k++)
@@ -243,7 +243,7 @@ static void attn_rows(void **state) {
     }
 }
 
-/* The largest sum of |q k| of a score that counts, whose rounding errors are of that size times u. */
+/* The largest sum of |q k| of a score that is seen. Its rounding error is about that times u. */
 static double largest_terms(const fb_call *call) {
     const fb_kv *kv = &call->kv;
     int64_t heads = call->in[0].heads, group = heads / kv->heads;
@@ -256,7 +256,7 @@ static double largest_terms(const fb_call *call) {
                 double sum = 0;
                 for (int64_t i = 0; i < q->width; i++)
                     sum += fabs(fb_dtype_get(q->dtype, fb_view_at(q, row, head), i) *
-                                fb_dtype_get(kv->dtype, fb_key_at(kv, head / group, slot), i * FB_KV_LANES));
+                                fb_dtype_get(kv->dtype, fb_key_at(kv, head / group, slot), i * FB_KV_GROUP));
                 most = fmax(most, sum * (double)call->attr.scale);
             }
         }
@@ -281,8 +281,8 @@ static void near(const struct ring_case *s, const fb_call *call, const fb_view *
         }
 }
 
-/* A step is a decode up to so many rows. A part of it, if it is of the same kind, gives the same bits; but of
- * longer caches items share their splits, and promise none. */
+/* Up to so many rows, a step uses the decode kernel. Part of a step gives the same bits if it uses the same
+ * kernel. In longer caches items share their splits, and no bits are promised. */
 enum { DECODE_ROWS = 8, APART = 4096 };
 
 static void attn_flash(void **state) {
@@ -291,7 +291,7 @@ static void attn_flash(void **state) {
         fb_call call = attention_call(s, t, c), reference = call;
         reference.out[0] = view(FB_F64, s->rows, s->heads, s->width, 0);
         float *scratch = take(4 * fb_attention_scratch(s->width, call.kv.capacity));
-        fb_cpu_kernels_ref[FB_OP_ATTN_FLASH](&reference, &(fb_lane){.count = 1, .scratch = scratch});
+        fb_cpu_kernels_ref[FB_OP_ATTN_FLASH](&reference, &(fb_worker){.count = 1, .scratch = scratch});
         run(FB_OP_ATTN_FLASH, call);
         near(s, &call, &reference.out[0]);
         if (call.kv.capacity > APART) continue;

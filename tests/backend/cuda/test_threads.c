@@ -1,5 +1,5 @@
 /* Sessions of one model in several threads of the host, on one device: each gets the bits that it gets alone.
- * Emulated kernels take a second for what the CPU's test does in a thousandth: few threads, few tokens. */
+ * Emulated kernels are a thousand times slower than the CPU's: few threads, few tokens. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,7 +54,7 @@ static void one_device(void **state) {
 int main(void) {
     const char *given = getenv("FUSEBOX_CUDA_LIBRARY");
     if (!given || !*given || strcmp(given, "none") == 0) fb_cuda_library(cuda_emulated_path(), NULL);
-    setenv("FUSEBOX_EMULATE_SMS", "4", 0); /* blocks that wait for each other all run at once: few, then */
+    setenv("FUSEBOX_EMULATE_SMS", "4", 0); /* few, because a cooperative launch runs all its blocks at once */
     const struct CMUnitTest tests[] = {cmocka_unit_test(one_device)};
     return cuda_run_group("threads", tests, 1, NULL);
 }

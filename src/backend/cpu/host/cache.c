@@ -1,10 +1,10 @@
-/* The memory of a sequence's cache: one block. */
+/* The memory of a sequence's cache: one allocation. */
 #include <stdlib.h>
 
 #include "backend/cpu/host/host.h"
 #include "base/memory.h"
 
-/* Pages that nobody writes to cost nothing: it is not cleared. */
+/* The memory is not cleared: pages that nobody writes to then cost nothing. */
 fb_status fb_cpu_cache_take(fb_executor *e, uint8_t **out, fb_error *err) {
     char what[64];
     void *memory;
@@ -19,13 +19,13 @@ void fb_cpu_cache_give(fb_executor *e, uint8_t *memory) {
     free(memory);
 }
 
-/* What tokens before `position` left in the slots, and no more: the rest may never be needed. */
+/* Copies only the slots that tokens before `position` wrote. */
 fb_status fb_cpu_cache_copy(fb_executor *e, uint8_t *to, const uint8_t *from, int64_t position,
                             fb_error *err) {
     (void)err;
     const fb_frame *f = &e->frame;
     int64_t slots = position ? fb_ring_count(&f->options.ring, position - 1) : 0;
-    slots = (slots + FB_KV_LANES - 1) / FB_KV_LANES * FB_KV_LANES; /* keys lie side by side */
+    slots = (slots + FB_KV_GROUP - 1) / FB_KV_GROUP * FB_KV_GROUP; /* keys are interleaved in groups */
     for (int64_t layer = 0; layer < f->bound.program->layers; layer++) {
         fb_kv old = fb_frame_cache(f, (uint8_t *)(uintptr_t)from, layer), copy = fb_frame_cache(f, to, layer);
         size_t bytes = (size_t)(slots * old.width * fb_dtype_size(old.dtype));

@@ -1,7 +1,7 @@
-/* An executor on the CPU: buffers, and the walk through the program.
+/* An executor on the CPU: its buffers, and the loop over the ops of a step.
  *
- * All lanes walk through a step together: each does its part of an op, then they meet at a barrier, unless
- * the next op's part needs no other lane's. */
+ * All workers run through a step together. Each computes its part of an op, then waits at a barrier. There is
+ * no barrier where a worker's part of the next op needs nothing from other workers. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -13,32 +13,32 @@ typedef struct cpu_executor {
     fb_executor base;
     const fb_isa *isa;
     int32_t threads;
-    uint8_t *memory;                          /* one allocation: the hidden state for on_hidden, the values */
+    uint8_t *memory;                          /* one allocation: the buffer for on_hidden, then the values */
     float *hidden;                            /* [chunk, hidden] */
-    bool by_head;                             /* attention's ops share whole KV heads among the lanes */
-    bool no_barrier[FB_SECTIONS][FB_MAX_OPS]; /* after this op */
+    bool by_head;                             /* in attention's ops each worker takes whole KV heads */
+    bool no_barrier[FB_SECTIONS][FB_MAX_OPS]; /* no barrier after this op */
 } cpu_executor;
 
-/* One step under way. */
-typedef struct walk {
+/* The state of one step. */
+typedef struct cpu_step {
     cpu_executor *e;
     fb_cpu_device *device;
     const fb_batch *batch;
     fb_trace *trace;
     uint8_t *cache;
-    atomic_llong stop_at; /* no layer from this one on runs; set by lane 0 before a barrier */
+    atomic_llong stop_at; /* no layer from this one on runs; set by worker 0 before a barrier */
+    atomic_bool left_out; /* the step was cancelled, and a worker left out work: there is no result */
     double op_began;      /* profile: when the op before ended */
-} walk;
+} cpu_step;
 
 #define ALIGN 64
 
 static int64_t aligned(int64_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALIGN; }
 static int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* ---- opening
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- opening ---- */
 
-/* A lane's scratch holds: what a linear works in and the inputs that it prepares, or what attention works on.
+/* Floats of scratch that a worker needs: for a linear and the inputs that it prepares, or for attention.
  * Rounded up so that a kernel may write whole vectors. */
 static int64_t scratch_floats(const fb_frame *f) {
     const fb_program *p = f->bound.program;
@@ -55,7 +55,7 @@ static int64_t scratch_floats(const fb_frame *f) {
     return aligned((most + 64) * 4) / 4;
 }
 
-/* All executors work in the same scratch, one step at a time. */
+/* All executors share the device's scratch, because only one step runs at a time. */
 static fb_status grow_scratch(fb_cpu_device *d, int32_t threads, int64_t floats, fb_error *err) {
     if (threads <= d->scratch_threads && floats <= d->scratch_floats) return FB_OK;
     int32_t most_threads = threads > d->scratch_threads ? threads : d->scratch_threads;
@@ -129,35 +129,34 @@ fb_status fb_cpu_open(fb_device *device, const fb_bound *bound, const fb_executo
     return FB_OK;
 }
 
-/* ---- running
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- running ---- */
 
-static void take_time(walk *w, fb_section section, int32_t index) {
+static void take_time(cpu_step *step, fb_section section, int32_t index) {
     double now = fb_now();
-    w->trace->seconds[section][index] += now - w->op_began;
-    w->trace->walk += now - w->op_began;
-    w->op_began = now;
+    step->trace->seconds[section][index] += now - step->op_began;
+    step->trace->op_seconds += now - step->op_began;
+    step->op_began = now;
 }
 
-static void run_section(walk *w, fb_section section, int64_t layer, fb_lane *lane) {
-    cpu_executor *e = w->e;
+static void run_section(cpu_step *step, fb_section section, int64_t layer, fb_worker *worker) {
+    cpu_executor *e = step->e;
     const fb_frame *f = &e->base.frame;
     const fb_program *p = f->bound.program;
     for (int32_t i = 0; i < p->op_count[section]; i++) {
         const fb_op *op = &p->ops[section][i];
         bool barrier = !e->no_barrier[section][i];
         fb_call call;
-        fb_frame_call(f, section, i, layer, w->batch, w->batch->rows, &call);
-        if (section == FB_BODY) call.kv = fb_frame_cache(f, w->cache, layer);
-        lane->apart = !barrier;
-        e->isa->kernels[op->kind](&call, lane);
-        if (lane->index == 0) fb_trace_count(w->trace, op, barrier);
-        if (barrier) fb_pool_barrier(w->device->pool);
-        if (f->options.profile && lane->index == 0) take_time(w, section, i);
+        fb_frame_call(f, section, i, layer, step->batch, step->batch->rows, &call);
+        if (section == FB_BODY) call.kv = fb_frame_cache(f, step->cache, layer);
+        worker->apart = !barrier;
+        if (!fb_worker_cancelled(worker)) e->isa->kernels[op->kind](&call, worker);
+        if (worker->index == 0) fb_trace_count(step->trace, op, barrier);
+        if (barrier) fb_pool_barrier(step->device->pool);
+        if (f->options.profile && worker->index == 0) take_time(step, section, i);
     }
 }
 
-/* The last `rows` rows of a value as float32. */
+/* Converts the last `rows` rows of a value to float32. */
 static void widen(const fb_frame *f, const fb_batch *batch, int32_t value, int64_t rows, float *out) {
     fb_view view = fb_frame_view(f, value);
     int64_t cols = view.heads * view.width, first = fb_frame_first(f, value, batch, rows);
@@ -170,8 +169,8 @@ static void widen(const fb_frame *f, const fb_batch *batch, int32_t value, int64
     }
 }
 
-/* The best of the lanes' best columns; the first among equals, as lanes are in the order of their columns. -1
- * if a score is NaN. */
+/* The best of the workers' best columns. Workers are in the order of their columns, so the first among equals
+ * wins. -1 if a score is NaN. */
 static void take_best(const cpu_executor *e, int64_t rows, int32_t *out) {
     const fb_frame *f = &e->base.frame;
     fb_view view = fb_frame_view(f, f->bound.program->best);
@@ -179,69 +178,74 @@ static void take_best(const cpu_executor *e, int64_t rows, int32_t *out) {
         const void *best = fb_view_at(&view, row, 0);
         double most = -INFINITY;
         out[row] = (int32_t)fb_dtype_get(view.dtype, best, 1);
-        for (int32_t lane = 0; lane < e->threads && out[row] >= 0; lane++) {
-            double score = fb_dtype_get(view.dtype, best, 2 * lane);
+        for (int32_t worker = 0; worker < e->threads && out[row] >= 0; worker++) {
+            double score = fb_dtype_get(view.dtype, best, 2 * worker);
             if (score != score)
                 out[row] = -1;
             else if (score > most) {
                 most = score;
-                out[row] = (int32_t)fb_dtype_get(view.dtype, best, 2 * lane + 1);
+                out[row] = (int32_t)fb_dtype_get(view.dtype, best, 2 * worker + 1);
             }
         }
     }
 }
 
-/* Shows a hidden state to the step's owner, while the other lanes wait. */
-static void show_hidden(walk *w, int64_t layer, int32_t value, int64_t rows, const fb_lane *lane) {
-    const fb_batch *b = w->batch;
+static bool left_out(cpu_step *step) { return atomic_load_explicit(&step->left_out, memory_order_relaxed); }
+
+/* Shows a hidden state to the step's owner, while the other workers wait. */
+static void show_hidden(cpu_step *step, int64_t layer, int32_t value, int64_t rows, const fb_worker *worker) {
+    const fb_batch *b = step->batch;
     if (!b->on_hidden) return;
-    const fb_frame *f = &w->e->base.frame;
-    if (lane->index == 0) {
-        widen(f, b, value, rows, w->e->hidden);
-        if (!b->on_hidden(b->user, layer, w->e->hidden, rows, f->bound.program->hidden))
-            atomic_store_explicit(&w->stop_at, 0, memory_order_relaxed);
+    const fb_frame *f = &step->e->base.frame;
+    if (worker->index == 0 && !left_out(step)) {
+        widen(f, b, value, rows, step->e->hidden);
+        if (!b->on_hidden(b->user, layer, step->e->hidden, rows, f->bound.program->hidden))
+            atomic_store_explicit(&step->stop_at, 0, memory_order_relaxed);
     }
-    fb_pool_barrier(w->device->pool);
+    fb_pool_barrier(step->device->pool);
 }
 
-static int64_t stop_at(walk *w) { return atomic_load_explicit(&w->stop_at, memory_order_relaxed); }
+static int64_t stop_at(cpu_step *step) { return atomic_load_explicit(&step->stop_at, memory_order_relaxed); }
 
-static void run_lane(void *arg, int32_t index) {
-    walk *w = arg;
-    const fb_batch *b = w->batch;
-    const fb_program *p = w->e->base.frame.bound.program;
-    fb_lane lane = {.index = index,
-                    .count = w->e->threads,
-                    .scratch = w->device->scratch + index * w->device->scratch_floats,
-                    .by_head = w->e->by_head};
-    run_section(w, FB_PROLOGUE, 0, &lane);
-    show_hidden(w, 0, p->residual, b->count, &lane);
-    for (int64_t layer = 0; layer < stop_at(w); layer++) {
+static void run_worker(void *arg, int32_t index) {
+    cpu_step *step = arg;
+    const fb_batch *b = step->batch;
+    const fb_program *p = step->e->base.frame.bound.program;
+    fb_worker worker = {.index = index,
+                        .count = step->e->threads,
+                        .scratch = step->device->scratch + index * step->device->scratch_floats,
+                        .by_head = step->e->by_head,
+                        .cancel = b->cancel,
+                        .left_out = &step->left_out};
+    run_section(step, FB_PROLOGUE, 0, &worker);
+    show_hidden(step, 0, p->residual, b->count, &worker);
+    for (int64_t layer = 0; layer < stop_at(step); layer++) {
         if (layer == p->layers) break;
-        /* This layer is still run by all: it ends with a barrier, after which they see this. */
+        /* All workers still run this layer. It ends with a barrier, after which they see the new value. */
         if (index == 0 && b->cancel && atomic_load_explicit(b->cancel, memory_order_relaxed))
-            atomic_store_explicit(&w->stop_at, layer + 1, memory_order_relaxed);
-        run_section(w, FB_BODY, layer, &lane);
-        if (layer + 1 < p->layers) show_hidden(w, layer + 1, p->residual, b->count, &lane);
+            atomic_store_explicit(&step->stop_at, layer + 1, memory_order_relaxed);
+        run_section(step, FB_BODY, layer, &worker);
+        if (layer + 1 < p->layers) show_hidden(step, layer + 1, p->residual, b->count, &worker);
     }
-    if (stop_at(w) <= p->layers || b->wanted == 0) return;
-    run_section(w, FB_EPILOGUE, 0, &lane);
-    show_hidden(w, p->layers, p->final_norm, b->wanted, &lane);
+    if (stop_at(step) <= p->layers || b->wanted == 0) return;
+    run_section(step, FB_EPILOGUE, 0, &worker);
+    show_hidden(step, p->layers, p->final_norm, b->wanted, &worker);
 }
 
 fb_status fb_cpu_run(fb_executor *executor, const fb_batch *batch, fb_trace *trace, fb_error *err) {
     cpu_executor *e = (cpu_executor *)executor;
     const fb_frame *f = &e->base.frame;
-    walk w = {.e = e,
-              .device = (fb_cpu_device *)e->base.device,
-              .batch = batch,
-              .trace = trace,
-              .cache = batch->sequences[0]->cache->memory,
-              .stop_at = INT64_MAX,
-              .op_began = f->options.profile ? fb_now() : 0};
-    FB_TRY(fb_pool_grow(w.device->pool, e->threads, err)); /* this may be a fork of who opened it */
-    fb_pool_run(w.device->pool, e->threads, run_lane, &w);
-    if (stop_at(&w) <= f->bound.program->layers) return fb_fail(err, FB_ERROR_STOPPED, "run: stopped");
+    cpu_step step = {.e = e,
+                     .device = (fb_cpu_device *)e->base.device,
+                     .batch = batch,
+                     .trace = trace,
+                     .cache = batch->sequences[0]->cache->memory,
+                     .stop_at = INT64_MAX,
+                     .op_began = f->options.profile ? fb_now() : 0};
+    FB_TRY(fb_pool_grow(step.device->pool, e->threads, err)); /* this may be a fork of who opened it */
+    fb_pool_run(step.device->pool, e->threads, run_worker, &step);
+    if (left_out(&step) || stop_at(&step) <= f->bound.program->layers)
+        return fb_fail(err, FB_ERROR_STOPPED, "run: stopped");
     if (f->bound.program->logits != FB_NONE)
         widen(f, batch, f->bound.program->logits, batch->wanted, batch->logits);
     else

@@ -1,4 +1,4 @@
-/* The CPU as a device: its threads, their workspace, and weights as the kernels read them. */
+/* The CPU as a device: its threads, their workspace, and weights in the layout of the kernels. */
 #ifndef FB_BACKEND_CPU_HOST_HOST_H
 #define FB_BACKEND_CPU_HOST_HOST_H
 
@@ -7,21 +7,23 @@
 
 typedef struct fb_cpu_device {
     fb_device base;
-    fb_pool *pool; /* as many threads as the largest number that an executor asked for */
+    fb_pool *pool; /* has as many threads as the largest number that an executor asked for */
     void *workspace;
     float *scratch;         /* [pool's threads][scratch_floats] */
-    int64_t scratch_floats; /* of one thread */
+    int64_t scratch_floats; /* floats of one thread */
     int32_t scratch_threads;
 } fb_cpu_device;
 
-/* What `threads` of the options means; the device has at least so many then. */
+/* The number of threads that `threads` of the options stands for (0: all cores). The pool has at least that
+ * many afterwards. */
 fb_status fb_cpu_threads(fb_cpu_device *device, int32_t threads, int32_t *out, fb_error *err);
 
 /* Weights (weights.c). */
 fb_status fb_cpu_load(fb_device *device, const fb_bound *file, int32_t threads, fb_loaded **out,
                       fb_error *err);
 void fb_cpu_unload(fb_device *device, fb_loaded *loaded);
-bool fb_cpu_screen(fb_device *device, const fb_bound *bound, int32_t threads, const char *isa);
+fb_status fb_cpu_screen(fb_device *device, const fb_bound *bound, int32_t threads, const char *isa,
+                        bool *ready);
 
 /* Executors (executor.c). */
 fb_status fb_cpu_open(fb_device *device, const fb_bound *bound, const fb_executor_options *options,

@@ -7,8 +7,8 @@ static bool always(void) { return true; }
 #ifdef __x86_64__
 #include <cpuid.h>
 
-/* By hand: clang 14's __builtin_cpu_supports has no name for it. F16C uses AVX's registers, so that the
- * system's support for them is asked for together with avx2. */
+/* Reads CPUID directly: clang 14's __builtin_cpu_supports has no name for F16C. F16C uses the registers of
+ * AVX; the check for avx2 covers the system's support for them. */
 static bool has_f16c(void) {
     unsigned a, b, c, d;
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);

@@ -10,22 +10,22 @@ extern const fb_cpu_kernel fb_cpu_kernels_avx2[FB_OP_COUNT];
 extern const fb_cpu_kernel fb_cpu_kernels_portable[FB_OP_COUNT];
 extern const fb_cpu_kernel fb_cpu_kernels_ref[FB_OP_COUNT];
 
-void fb_cpu_screen_avx512vnni(const fb_call *call, const fb_lane *lane);
-void fb_cpu_screen_avx512(const fb_call *call, const fb_lane *lane);
-void fb_cpu_screen_avx2(const fb_call *call, const fb_lane *lane);
-void fb_cpu_screen_portable(const fb_call *call, const fb_lane *lane);
+void fb_cpu_screen_avx512vnni(const fb_call *call, const fb_worker *worker);
+void fb_cpu_screen_avx512(const fb_call *call, const fb_worker *worker);
+void fb_cpu_screen_avx2(const fb_call *call, const fb_worker *worker);
+void fb_cpu_screen_portable(const fb_call *call, const fb_worker *worker);
 
 typedef struct fb_isa {
     const char *name;
     const fb_cpu_kernel *kernels; /* [FB_OP_COUNT] */
     fb_cpu_kernel screen;         /* fills the screen of weight 0 */
-    bool (*available)(void);      /* on this machine */
+    bool (*available)(void);      /* whether this machine can run it */
 } fb_isa;
 
-/* From fastest to slowest, then "ref"; a row without a name ends it. */
+/* From fastest to slowest, then "ref". An entry without a name ends the table. */
 extern const fb_isa fb_isa_table[];
 
-/* By name, or the best one here for NULL. */
+/* Finds an instruction set by name; NULL: the best one on this machine. */
 fb_status fb_isa_find(const char *name, const fb_isa **out, fb_error *err);
 
 #endif

@@ -1,7 +1,9 @@
-/* Weights as the CPU's kernels read them. Floats stay where the file is mapped, but for those that the file
- * has in another order, and, if they are few, those that do not begin at a cache line. Q8_0 and Q4_0 matrices
- * that a linear reads are packed (base/pack.h). What moves lies in one piece of memory, in large pages where
- * the system has them; the file's pages are let go as they are done, so that memory holds weights once. */
+/* Weights in the layout of the CPU kernels.
+ *
+ * Floats stay in the mapped file. Two kinds are copied: floats that the file has in another order, and, if
+ * they are few, floats that do not start at a cache line. Q8_0 and Q4_0 matrices of a linear are packed
+ * (base/pack.h). All copies lie in one allocation, in large pages if the system has them. The file's pages
+ * are released as they are copied, so that memory holds each weight once. */
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -11,27 +13,27 @@
 #include "base/screen.h"
 #include "file/map.h"
 
-/* A large page; also keeps matrices from sharing a cache line. */
+/* A large page. Also the alignment that keeps matrices from sharing a cache line. */
 #define LARGE_PAGE (2 << 20)
 #define LINE       64
 
-/* Loads that cross cache lines cost a model that lives in the third-level cache a seventh of its speed. From
- * memory nothing is gained by a copy: floats of more than so many bytes stay where they are. */
+/* Floats of at most this many bytes in all are moved to cache line boundaries. Loads across cache lines cost
+ * a model in the L3 cache a seventh of its speed. From memory a copy gains nothing. */
 #define FEW_FLOATS ((int64_t)64 << 20)
 
 typedef struct cpu_loaded {
     fb_loaded base;
     const fb_bound *file;
-    bool move_floats; /* those that cross cache lines */
+    bool move_floats; /* move the floats that do not start at a cache line */
     void *memory;
-    uint8_t *at;      /* while loading: where the next weight goes */
-    int64_t *moves;   /* [count]: indices of the weights that move … */
-    uint8_t **places; /* … and where to */
+    uint8_t *at;      /* while loading: address of the next weight */
+    int64_t *moves;   /* [count]: indices of the weights that are copied … */
+    uint8_t **places; /* … and their new addresses */
     int64_t move_count;
-    fb_screen *screen; /* of the head; NULL: nobody has asked for it, or there can be none */
+    fb_screen *screen; /* screen of the head; NULL: nobody asked for it, or it cannot have one */
 } cpu_loaded;
 
-/* Whether a linear, or what fuses have made of one, reads the slot as its matrix. */
+/* Whether a linear, or a fused op with a linear, reads the slot as its matrix. */
 static bool is_matrix(const fb_op *op, int32_t slot) {
     if (op->kind != FB_OP_LINEAR && op->kind != FB_OP_LINEAR_GROUP && op->kind != FB_OP_HEAD_ARGMAX)
         return false;
@@ -60,15 +62,15 @@ static bool moves(const cpu_loaded *l, const fb_weight *w, bool linear) {
     return w->order != FB_ROWS_SAME || packs(w, linear) || (l->move_floats && linear && crosses_lines(w));
 }
 
-/* Bytes of a weight where it moves to. */
-static int64_t room(const fb_weight *w, bool linear) {
+/* Bytes of a weight after it is copied. */
+static int64_t loaded_bytes(const fb_weight *w, bool linear) {
     int64_t bytes = packs(w, linear) ? fb_pack_bytes(w->dtype, w->rows, w->cols) : bytes_of(w);
     return (bytes + LINE - 1) / LINE * LINE;
 }
 
 /* ---- which weights move, and where to ---- */
 
-/* Calls `visit` for each weight of the file, once for a slot that is not per layer. */
+/* Calls `visit` for each weight of the file; once for a slot that is not per layer. */
 typedef void (*visit_fn)(cpu_loaded *l, int64_t index, bool linear, int64_t *sum);
 
 static int64_t each(cpu_loaded *l, visit_fn visit) {
@@ -84,12 +86,12 @@ static int64_t each(cpu_loaded *l, visit_fn visit) {
 
 static void add_crossing(cpu_loaded *l, int64_t index, bool linear, int64_t *sum) {
     const fb_weight *w = &l->file->weights[index];
-    if (linear && w->data && crosses_lines(w)) *sum += room(w, linear);
+    if (linear && w->data && crosses_lines(w)) *sum += loaded_bytes(w, linear);
 }
 
 static void add_moving(cpu_loaded *l, int64_t index, bool linear, int64_t *sum) {
     const fb_weight *w = &l->file->weights[index];
-    if (moves(l, w, linear)) *sum += room(w, linear);
+    if (moves(l, w, linear)) *sum += loaded_bytes(w, linear);
 }
 
 static void place(cpu_loaded *l, int64_t index, bool linear, int64_t *sum) {
@@ -104,7 +106,7 @@ static void place(cpu_loaded *l, int64_t index, bool linear, int64_t *sum) {
     to->order = FB_ROWS_SAME;
     to->mapped = false;
     to->packed = packs(from, linear);
-    l->at += room(from, linear);
+    l->at += loaded_bytes(from, linear);
 }
 
 static fb_status take_memory(cpu_loaded *l, fb_error *err) {
@@ -132,11 +134,11 @@ typedef struct loading {
     atomic_llong next;
 } loading;
 
-/* Whoever is free takes the next weight: they are of different sizes. */
-static void move_some(void *arg, int32_t lane) {
+/* Each worker takes the next weight when it is free, because weights differ in size. */
+static void move_some(void *arg, int32_t worker) {
     loading *work = arg;
     const cpu_loaded *l = work->loaded;
-    (void)lane;
+    (void)worker;
     for (;;) {
         int64_t i = atomic_fetch_add(&work->next, 1);
         if (i >= l->move_count) return;
@@ -153,7 +155,7 @@ static fb_status load(cpu_loaded *l, fb_cpu_device *d, int32_t threads, fb_error
     if (!l->base.table || !l->moves || !l->places) return fb_fail_memory(err, "weights", count * 128);
     int64_t floats = each(l, add_crossing);
     l->move_floats = floats > 0 && floats <= FEW_FLOATS;
-    /* Without room for the floats, too: they are only slower where they are. */
+    /* If memory is too short to copy the floats, they stay in the file: they are only slower there. */
     if (l->move_floats && take_memory(l, NULL) != FB_OK) l->move_floats = false;
     if (!l->memory) FB_TRY(take_memory(l, err));
     each(l, place);
@@ -182,7 +184,7 @@ fb_status fb_cpu_load(fb_device *device, const fb_bound *file, int32_t threads, 
     if (!l) return fb_fail_memory(err, "weights", sizeof *l);
     l->file = file;
     fb_status status = load(l, (fb_cpu_device *)device, threads, err);
-    l->file = NULL; /* the caller's */
+    l->file = NULL; /* belongs to the caller */
     if (status != FB_OK) {
         free_loaded(l);
         return status;
@@ -205,14 +207,14 @@ typedef struct filling {
     fb_call call;
 } filling;
 
-static void fill_lane(void *arg, int32_t lane) {
+static void fill_worker(void *arg, int32_t worker) {
     const filling *f = arg;
-    f->isa->screen(&f->call, &(fb_lane){.index = lane, .count = f->threads});
+    f->isa->screen(&f->call, &(fb_worker){.index = worker, .count = f->threads});
 }
 
 static void fill_screen(void *arg) {
     filling *f = arg;
-    fb_pool_run(f->device->pool, f->threads, fill_lane, f);
+    fb_pool_run(f->device->pool, f->threads, fill_worker, f);
 }
 
 static cpu_loaded *loaded_of(fb_device *device, const fb_weight *table) {
@@ -221,23 +223,24 @@ static cpu_loaded *loaded_of(fb_device *device, const fb_weight *table) {
     return NULL;
 }
 
-bool fb_cpu_screen(fb_device *device, const fb_bound *bound, int32_t threads, const char *isa) {
+fb_status fb_cpu_screen(fb_device *device, const fb_bound *bound, int32_t threads, const char *isa,
+                        bool *ready) {
     const fb_program *p = bound->program;
     cpu_loaded *l = loaded_of(device, bound->weights);
     int32_t slot = fb_program_head(p);
     filling f = {.device = (fb_cpu_device *)device};
-    if (!l || slot == FB_NONE || !fb_screen_fits(&l->base.table[slot * p->layers])) return false;
+    if (!l || slot == FB_NONE || !fb_screen_fits(&l->base.table[slot * p->layers])) return FB_OK;
     fb_weight *head = &l->base.table[slot * p->layers];
-    if (fb_isa_find(isa, &f.isa, NULL) != FB_OK ||
-        fb_cpu_threads(f.device, threads, &f.threads, NULL) != FB_OK)
-        return false;
+    FB_TRY(fb_isa_find(isa, &f.isa, NULL));
+    FB_TRY(fb_cpu_threads(f.device, threads, &f.threads, NULL));
     if (!l->screen) {
         l->screen = malloc(sizeof *l->screen);
-        if (!l->screen) return false;
+        if (!l->screen) return FB_ERROR_MEMORY;
         fb_screen_start(l->screen, head);
         for (int64_t layer = 0; layer < p->layers; layer++) head[layer].screen = l->screen;
     }
     f.call.weights[0] = *head;
     fb_screen_fill(l->screen, fill_screen, &f);
-    return l->screen->ready;
+    *ready = l->screen->ready;
+    return l->screen->memory ? FB_OK : FB_ERROR_MEMORY;
 }

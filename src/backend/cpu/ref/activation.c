@@ -15,14 +15,16 @@ double ref_activation(fb_op_kind kind, double x) {
     }
 }
 
-static void map(const fb_call *call, const fb_lane *lane, fb_op_kind kind) {
-    if (lane->index) return;
+static void map(const fb_call *call, const fb_worker *worker, fb_op_kind kind) {
+    if (worker->index) return;
     REF_FOR(row, call->rows)
     REF_FOR(head, call->out[0].heads)
     REF_FOR(i, call->out[0].width)
     ref_set(&call->out[0], row, head, i, ref_activation(kind, ref_get(&call->in[0], row, head, i)));
 }
 
-void fb_cpu_gelu_ref(const fb_call *call, const fb_lane *lane) { map(call, lane, FB_OP_GELU); }
-void fb_cpu_gelu_tanh_ref(const fb_call *call, const fb_lane *lane) { map(call, lane, FB_OP_GELU_TANH); }
-void fb_cpu_silu_ref(const fb_call *call, const fb_lane *lane) { map(call, lane, FB_OP_SILU); }
+void fb_cpu_gelu_ref(const fb_call *call, const fb_worker *worker) { map(call, worker, FB_OP_GELU); }
+void fb_cpu_gelu_tanh_ref(const fb_call *call, const fb_worker *worker) {
+    map(call, worker, FB_OP_GELU_TANH);
+}
+void fb_cpu_silu_ref(const fb_call *call, const fb_worker *worker) { map(call, worker, FB_OP_SILU); }

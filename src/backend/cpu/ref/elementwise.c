@@ -1,7 +1,7 @@
 #include "backend/cpu/ref/ref.h"
 
-static void map(const fb_call *call, const fb_lane *lane, double (*function)(double, double)) {
-    if (lane->index) return;
+static void map(const fb_call *call, const fb_worker *worker, double (*function)(double, double)) {
+    if (worker->index) return;
     REF_FOR(row, call->rows)
     REF_FOR(head, call->out[0].heads)
     REF_FOR(i, call->out[0].width)
@@ -12,11 +12,11 @@ static void map(const fb_call *call, const fb_lane *lane, double (*function)(dou
 static double add(double a, double b) { return a + b; }
 static double mul(double a, double b) { return a * b; }
 
-void fb_cpu_add_ref(const fb_call *call, const fb_lane *lane) { map(call, lane, add); }
-void fb_cpu_mul_ref(const fb_call *call, const fb_lane *lane) { map(call, lane, mul); }
+void fb_cpu_add_ref(const fb_call *call, const fb_worker *worker) { map(call, worker, add); }
+void fb_cpu_mul_ref(const fb_call *call, const fb_worker *worker) { map(call, worker, mul); }
 
-void fb_cpu_add3_ref(const fb_call *call, const fb_lane *lane) {
-    if (lane->index) return;
+void fb_cpu_add3_ref(const fb_call *call, const fb_worker *worker) {
+    if (worker->index) return;
     REF_FOR(row, call->rows)
     REF_FOR(head, call->out[0].heads)
     REF_FOR(i, call->out[0].width)
@@ -27,4 +27,4 @@ void fb_cpu_add3_ref(const fb_call *call, const fb_lane *lane) {
 
 static double swiglu(double a, double b) { return a / (1 + exp(-a)) * b; }
 
-void fb_cpu_swiglu_ref(const fb_call *call, const fb_lane *lane) { map(call, lane, swiglu); }
+void fb_cpu_swiglu_ref(const fb_call *call, const fb_worker *worker) { map(call, worker, swiglu); }

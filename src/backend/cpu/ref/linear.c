@@ -1,6 +1,6 @@
 #include "backend/cpu/ref/ref.h"
 
-/* Columns [first, first + count) of segment s's input, as its linear multiplies them. */
+/* Columns [first, first + count) of segment s's input, as the linear multiplies them. */
 static void inputs(const fb_call *call, int s, int64_t row, int64_t first, int64_t count, double *x) {
     const fb_segment *seg = &call->attr.segment[s];
     const fb_weight *w = &call->weights[4 * s];
@@ -21,12 +21,12 @@ static void inputs(const fb_call *call, int s, int64_t row, int64_t first, int64
     }
 }
 
-/* Columns that are decoded at once: whole blocks of every type. */
+/* Columns decoded at a time: whole blocks of every type. */
 #define PIECE 256
 
-/* Output n of segment s for every row, added up piece by piece: a quantised row of weights is decoded once.
- */
-static void segment(const fb_call *call, int s, int64_t n, double *sums) {
+/* Output n of segment s for every row. It is summed piece by piece, so that a quantised row of weights is
+ * decoded once. */
+static void segment(const fb_call *call, const fb_worker *worker, int s, int64_t n, double *sums) {
     const fb_weight *w = &call->weights[4 * s], *bias = &call->weights[4 * s + 1];
     const fb_segment *seg = &call->attr.segment[s];
     REF_FOR(row, call->rows) sums[row] = bias->data ? ref_weight(bias, 0, n) : 0;
@@ -36,6 +36,7 @@ static void segment(const fb_call *call, int s, int64_t n, double *sums) {
         double x[PIECE];
         fb_weight_row(w, n, first, count, weights);
         REF_FOR(row, call->rows) {
+            if (fb_worker_cancelled(worker)) return;
             inputs(call, s, row, first, count, x);
             REF_FOR(i, count) sums[row] += x[i] * (double)weights[i];
         }
@@ -43,14 +44,14 @@ static void segment(const fb_call *call, int s, int64_t n, double *sums) {
     REF_FOR(row, call->rows) sums[row] = ref_activation(seg->act, sums[row]);
 }
 
-/* Sums of a call's rows: two segments', in doubles. */
-static double *sums_of(const fb_lane *lane, const fb_call *call, int s) {
-    return (double *)(void *)lane->scratch + s * call->rows;
+/* Memory for the sums of a call's rows, in double, for two segments. */
+static double *sums_of(const fb_worker *worker, const fb_call *call, int s) {
+    return (double *)(void *)worker->scratch + s * call->rows;
 }
 
-static void store(const fb_call *call, const fb_lane *lane, int s, int64_t n) {
+static void store(const fb_call *call, const fb_worker *worker, int s, int64_t n) {
     const fb_op_attr *attr = &call->attr;
-    const double *first = sums_of(lane, call, 0), *second = sums_of(lane, call, 1);
+    const double *first = sums_of(worker, call, 0), *second = sums_of(worker, call, 1);
     REF_FOR(row, call->rows) {
         double value = first[row];
         if (attr->combine == FB_COMBINE_MUL) value *= second[row];
@@ -62,13 +63,14 @@ static void store(const fb_call *call, const fb_lane *lane, int s, int64_t n) {
     }
 }
 
-void fb_cpu_linear_group_ref(const fb_call *call, const fb_lane *lane) {
-    if (lane->index) return;
+void fb_cpu_linear_group_ref(const fb_call *call, const fb_worker *worker) {
+    if (worker->index) return;
     bool combined = call->attr.combine != FB_COMBINE_NONE;
     for (int s = 0; s < (combined ? 1 : call->attr.segments); s++) REF_FOR(n, call->weights[4 * s].rows) {
-            segment(call, s, n, sums_of(lane, call, 0));
-            if (combined && call->attr.segments == 2) segment(call, 1, n, sums_of(lane, call, 1));
-            store(call, lane, s, n);
+            if (fb_worker_cancelled(worker)) return;
+            segment(call, worker, s, n, sums_of(worker, call, 0));
+            if (combined && call->attr.segments == 2) segment(call, worker, 1, n, sums_of(worker, call, 1));
+            store(call, worker, s, n);
         }
 }
 
@@ -80,24 +82,26 @@ static fb_call as_group(const fb_call *call) {
     return group;
 }
 
-void fb_cpu_linear_ref(const fb_call *call, const fb_lane *lane) {
+void fb_cpu_linear_ref(const fb_call *call, const fb_worker *worker) {
     fb_call group = as_group(call);
-    fb_cpu_linear_group_ref(&group, lane);
+    fb_cpu_linear_group_ref(&group, worker);
 }
 
-/* Lane 0 has all outputs; lanes without outputs of their own never win. */
-void fb_cpu_head_argmax_ref(const fb_call *call, const fb_lane *lane) {
+/* Worker 0 computes all outputs. The other workers write scores that never win. */
+void fb_cpu_head_argmax_ref(const fb_call *call, const fb_worker *worker) {
     fb_call group = as_group(call);
-    double *sums = sums_of(lane, call, 0), *best = sums_of(lane, call, 1), *column = sums_of(lane, call, 2);
+    double *sums = sums_of(worker, call, 0), *best = sums_of(worker, call, 1),
+           *column = sums_of(worker, call, 2);
     REF_FOR(row, call->rows) best[row] = -INFINITY, column[row] = 0;
-    for (int64_t n = 0; lane->index == 0 && n < call->weights[0].rows; n++) {
-        segment(&group, 0, n, sums);
+    for (int64_t n = 0; worker->index == 0 && n < call->weights[0].rows; n++) {
+        if (fb_worker_cancelled(worker)) return;
+        segment(&group, worker, 0, n, sums);
         REF_FOR(row, call->rows)
         if (sums[row] > best[row] || (sums[row] != sums[row] && best[row] == best[row]))
             best[row] = sums[row], column[row] = (double)n;
     }
     REF_FOR(row, call->rows) {
-        ref_set(&call->out[0], row, 0, 2 * lane->index, best[row]);
-        ref_set(&call->out[0], row, 0, 2 * lane->index + 1, column[row]);
+        ref_set(&call->out[0], row, 0, 2 * worker->index, best[row]);
+        ref_set(&call->out[0], row, 0, 2 * worker->index + 1, column[row]);
     }
 }

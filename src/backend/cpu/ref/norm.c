@@ -11,7 +11,7 @@ double ref_normalised(ref_norm norm, double x, const fb_weight *w, const fb_weig
     return (x - norm.mean) * norm.scale * ref_weight(w, 0, i) + (b->data ? ref_weight(b, 0, i) : 0);
 }
 
-/* Norm of x with weights number `first` and `first` + 1. */
+/* Norm of x with weights `first` and `first` + 1. */
 static void norm_rows(const fb_call *call, fb_op_kind kind, const fb_view *x, int first, const fb_view *out) {
     const fb_weight *w = &call->weights[first], *b = &call->weights[first + 1];
     REF_FOR(row, call->rows) {
@@ -20,16 +20,28 @@ static void norm_rows(const fb_call *call, fb_op_kind kind, const fb_view *x, in
     }
 }
 
-void fb_cpu_layernorm_ref(const fb_call *call, const fb_lane *lane) {
-    if (lane->index == 0) norm_rows(call, FB_OP_LAYERNORM, &call->in[0], 0, &call->out[0]);
+void fb_cpu_layernorm_ref(const fb_call *call, const fb_worker *worker) {
+    if (worker->index == 0) norm_rows(call, FB_OP_LAYERNORM, &call->in[0], 0, &call->out[0]);
 }
 
-void fb_cpu_rmsnorm_ref(const fb_call *call, const fb_lane *lane) {
-    if (lane->index == 0) norm_rows(call, FB_OP_RMSNORM, &call->in[0], 0, &call->out[0]);
+void fb_cpu_rmsnorm_ref(const fb_call *call, const fb_worker *worker) {
+    if (worker->index == 0) norm_rows(call, FB_OP_RMSNORM, &call->in[0], 0, &call->out[0]);
 }
 
-void fb_cpu_add_norm_ref(const fb_call *call, const fb_lane *lane) {
-    if (lane->index) return;
+void fb_cpu_norm_add_ref(const fb_call *call, const fb_worker *worker) {
+    if (worker->index) return;
+    const fb_weight *w = &call->weights[0], *b = &call->weights[1];
+    REF_FOR(row, call->rows) {
+        ref_norm norm = ref_norm_of(call->attr.norm, &call->in[0], row, w->cols, (double)call->attr.eps);
+        REF_FOR(i, w->cols)
+        ref_set(&call->out[0], row, 0, i,
+                ref_normalised(norm, ref_get(&call->in[0], row, 0, i), w, b, i) +
+                    ref_get(&call->in[1], row, 0, i));
+    }
+}
+
+void fb_cpu_add_norm_ref(const fb_call *call, const fb_worker *worker) {
+    if (worker->index) return;
     REF_FOR(row, call->rows)
     REF_FOR(i, call->out[0].heads * call->out[0].width) {
         double sum = ref_get(&call->in[0], row, 0, i) + ref_get(&call->in[1], row, 0, i);

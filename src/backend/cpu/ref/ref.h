@@ -1,5 +1,5 @@
-/* The reference kernels: one element at a time, in double, obvious. They work on any dtype, float64 among
- * them. Lane 0 does everything. */
+/* The reference kernels: simple, one element at a time, in double. They work on any dtype, also float64.
+ * Worker 0 does everything. */
 #ifndef FB_BACKEND_CPU_REF_REF_H
 #define FB_BACKEND_CPU_REF_REF_H
 
@@ -10,7 +10,7 @@
 #include "base/quant.h"
 
 #define X(KIND, name, in, out, w, parts, text)                                                               \
-    void fb_cpu_##name##_ref(const fb_call *call, const fb_lane *lane);
+    void fb_cpu_##name##_ref(const fb_call *call, const fb_worker *worker);
 FB_OPS(X)
 #undef X
 
@@ -28,14 +28,14 @@ static inline double ref_weight(const fb_weight *w, int64_t row, int64_t col) {
 
 /* Element i of the cached key or value at `position`. */
 static inline double ref_key(const fb_kv *kv, int64_t head, int64_t position, int64_t i) {
-    return fb_dtype_get(kv->dtype, fb_key_at(kv, head, position), i * FB_KV_LANES);
+    return fb_dtype_get(kv->dtype, fb_key_at(kv, head, position), i * FB_KV_GROUP);
 }
 
 static inline double ref_value(const fb_kv *kv, int64_t head, int64_t position, int64_t i) {
     return fb_dtype_get(kv->dtype, fb_value_at(kv, head, position), i);
 }
 
-/* Elements of a normalised row, shared by the norms and by what they are fused into. */
+/* Elements of a normalised row. The norms and the ops with a fused norm share this. */
 typedef struct ref_norm {
     double mean, scale;
 } ref_norm;
@@ -43,10 +43,10 @@ typedef struct ref_norm {
 ref_norm ref_norm_of(fb_op_kind kind, const fb_view *x, int64_t row, int64_t n, double eps);
 double ref_normalised(ref_norm norm, double x, const fb_weight *w, const fb_weight *b, int64_t i);
 
-/* A block of 32 as integers and a scale; one that is not finite has the scale NaN. */
+/* A block of 32 as integers and a scale. If a value is not finite, the scale is NaN. */
 fb_q8 ref_quantized(const double *x);
 
-double ref_activation(fb_op_kind kind, double x); /* x itself for FB_OP_COUNT */
+double ref_activation(fb_op_kind kind, double x); /* FB_OP_COUNT: returns x */
 
 #define REF_FOR(i, count) for (int64_t i = 0; i < (count); i++)
 

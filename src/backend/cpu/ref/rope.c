@@ -1,7 +1,7 @@
 #include "backend/cpu/ref/ref.h"
 
-void fb_cpu_rope_angles_ref(const fb_call *call, const fb_lane *lane) {
-    if (lane->index) return;
+void fb_cpu_rope_angles_ref(const fb_call *call, const fb_worker *worker) {
+    if (worker->index) return;
     int64_t half = call->attr.rotary / 2;
     REF_FOR(row, call->rows)
     REF_FOR(i, half) {
@@ -12,8 +12,8 @@ void fb_cpu_rope_angles_ref(const fb_call *call, const fb_lane *lane) {
     }
 }
 
-void fb_cpu_rope_ref(const fb_call *call, const fb_lane *lane) {
-    if (lane->index) return;
+void fb_cpu_rope_ref(const fb_call *call, const fb_worker *worker) {
+    if (worker->index) return;
     const fb_view *x = &call->in[0], *y = &call->out[0];
     int64_t half = call->attr.rotary / 2;
     REF_FOR(row, call->rows)
@@ -30,12 +30,12 @@ void fb_cpu_rope_ref(const fb_call *call, const fb_lane *lane) {
 
 static void append(const fb_kv *kv, int64_t head, int64_t position, int64_t i, double k, double v) {
     int64_t slot = fb_ring_slot(&kv->ring, position);
-    fb_dtype_set(kv->dtype, fb_key_at(kv, head, slot), i * FB_KV_LANES, k);
+    fb_dtype_set(kv->dtype, fb_key_at(kv, head, slot), i * FB_KV_GROUP, k);
     fb_dtype_set(kv->dtype, fb_value_at(kv, head, slot), i, v);
 }
 
-void fb_cpu_kv_append_ref(const fb_call *call, const fb_lane *lane) {
-    if (lane->index) return;
+void fb_cpu_kv_append_ref(const fb_call *call, const fb_worker *worker) {
+    if (worker->index) return;
     REF_FOR(row, call->rows)
     REF_FOR(head, call->kv.heads)
     REF_FOR(i, call->kv.width)
@@ -43,16 +43,16 @@ void fb_cpu_kv_append_ref(const fb_call *call, const fb_lane *lane) {
            ref_get(&call->in[1], row, head, i));
 }
 
-/* in: q, k, v, angles, and those of the second query. */
-void fb_cpu_rope_kv_ref(const fb_call *call, const fb_lane *lane) {
-    if (lane->index) return;
+/* in: q, k, v, angles, and with sinks the angles of the second query. */
+void fb_cpu_rope_kv_ref(const fb_call *call, const fb_worker *worker) {
+    if (worker->index) return;
     const fb_kv *kv = &call->kv;
-    double *turned = (double *)(void *)lane->scratch; /* one key */
+    double *rotated = (double *)(void *)worker->scratch; /* one key */
     fb_call q = *call, k = *call;
     for (int n = 0; n < (call->out[1].data ? 2 : 1); n++) {
         q.in[1] = call->in[3 + n];
         q.out[0] = call->out[n];
-        fb_cpu_rope_ref(&q, lane);
+        fb_cpu_rope_ref(&q, worker);
     }
     k.rows = 1;
     k.in[1] = call->in[3];
@@ -62,9 +62,9 @@ void fb_cpu_rope_kv_ref(const fb_call *call, const fb_lane *lane) {
         k.in[0].data = fb_view_at(&call->in[1], row, head);
         k.in[0].heads = 1;
         k.in[1].data = fb_view_at(&call->in[3], row, 0);
-        k.out[0] = (fb_view){turned, FB_F64, 1, kv->width, 0, 0};
-        fb_cpu_rope_ref(&k, lane);
+        k.out[0] = (fb_view){rotated, FB_F64, 1, kv->width, 0, 0};
+        fb_cpu_rope_ref(&k, worker);
         REF_FOR(i, kv->width)
-        append(kv, head, call->row[row].position, i, turned[i], ref_get(&call->in[2], row, head, i));
+        append(kv, head, call->row[row].position, i, rotated[i], ref_get(&call->in[2], row, head, i));
     }
 }

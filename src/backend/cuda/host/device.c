@@ -1,10 +1,11 @@
+/* The CUDA backend's device, and its table of functions. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "backend/cuda/host/host.h"
 #include "backend/cuda/plugin.h"
 
-/* "sm_90". Reports keep it when the device is closed, so it must stay. */
+/* "sm_90". A constant string, because reports still use it after the device is closed. */
 static const char *isa_of(const fb_cuda_limits *limits) {
     static const char *const names[] = {"sm_80",  "sm_86",  "sm_87",  "sm_88",  "sm_89",  "sm_90",
                                         "sm_100", "sm_101", "sm_103", "sm_110", "sm_120", "sm_121"};
@@ -51,7 +52,7 @@ static const fb_backend backend = {
     .device_close = device_close,
     .load = fb_cuda_load,
     .unload = fb_cuda_unload,
-    .step_why_not = fb_cuda_step_why_not,
+    .step_why_not = fb_cuda_persistent_why_not,
     .open = fb_cuda_open,
     .close = fb_cuda_close,
     .run = fb_cuda_run,
@@ -63,7 +64,7 @@ static const fb_backend backend = {
 };
 
 const fb_cuda_plugin *fb_cuda_plugin_get(void) {
-    static const fb_cuda_plugin plugin = {FB_VERSION, FB_CUDA_LAYOUT, &backend, fb_gpu_count,
-                                          fb_gpu_describe};
+    static const fb_cuda_plugin plugin = {FB_VERSION,   FB_CUDA_LAYOUT,  &backend,
+                                          fb_gpu_count, fb_gpu_describe, &fb_cuda_ops_functions};
     return &plugin;
 }

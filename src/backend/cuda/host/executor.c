@@ -1,11 +1,11 @@
-/* An executor on a GPU: its memory, the list of the persistent kernel, and the caches of its sequences. */
+/* An executor on a GPU: its memory, the persistent kernel's work list, and the caches of its sequences. */
 #include <stdlib.h>
 
 #include "backend/cuda/host/host.h"
-#include "backend/cuda/step_ops.h"
+#include "backend/cuda/persistent_ops.h"
 
-/* What attention's kernels hold of a head at once. */
-#define MOST_HEAD_DIM 256
+/* The widest head that the attention kernels hold at once. */
+#define MAX_HEAD_DIM 256
 
 static int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -16,21 +16,20 @@ static fb_status check_options(const fb_program *p, const fb_executor_options *o
                        o->act == FB_F64 ? "act" : "kv");
     if (o->isa)
         return fb_fail(err, FB_ERROR_USAGE, "isa: %.32s (only on the CPU, not with backend cuda)", o->isa);
-    if (p->head_dim > MOST_HEAD_DIM)
+    if (p->head_dim > MAX_HEAD_DIM)
         return fb_fail(err, FB_ERROR_UNSUPPORTED, "cuda: heads of %lld elements (at most %d)",
-                       (long long)p->head_dim, MOST_HEAD_DIM);
+                       (long long)p->head_dim, MAX_HEAD_DIM);
     return FB_OK;
 }
 
-/* ---- workspace ------------------------------------------------------------------------------------------
- */
+/* ---- workspace ---- */
 
-/* The most that an op asks for; shapes count, not memory. */
+/* The most that an op needs. It depends on shapes, not on addresses. */
 static int64_t workspace_bytes(fb_frame *f) {
     const fb_program *p = f->bound.program;
     int64_t most = FB_CUDA_COUNTERS;
     fb_batch batch = {.count = f->options.chunk, .wanted = f->options.epilogue_rows};
-    fb_frame_place(f, NULL); /* shapes and types of the calls; where they lie comes later */
+    fb_frame_place(f, NULL); /* only shapes and types of the calls are used; addresses come later */
     for (int s = 0; s < FB_SECTIONS; s++)
         for (int32_t i = 0; i < p->op_count[s]; i++) {
             fb_call call;
@@ -89,10 +88,9 @@ static fb_status take_workspace(fb_cuda_executor *e, fb_error *err) {
     return FB_OK;
 }
 
-/* ---- the layers of a decode step as a list --------------------------------------------------------------
- */
+/* ---- the work list of the persistent kernel ---- */
 
-/* Whether all of them are on the list. */
+/* Appends all layers; false if the persistent kernel cannot run one of their ops. */
 static bool append_layers(const fb_frame *f, const fb_row *rows, const fb_cuda_context *cx) {
     const fb_program *p = f->bound.program;
     fb_batch batch = {.count = 1, .wanted = 1};
@@ -106,22 +104,24 @@ static bool append_layers(const fb_frame *f, const fb_row *rows, const fb_cuda_c
     return true;
 }
 
-/* The list, and what of it goes to the device. `*out` stays NULL where the kernel cannot do what is asked. */
+/* Makes the list and its image for the device. *out stays NULL if the persistent kernel cannot run it. */
 static fb_status make_list(const fb_frame *f, const fb_row *rows, const fb_cuda_context *context,
-                           fb_cuda_list **out, const void **image, int64_t *bytes, fb_error *err) {
+                           fb_cuda_work_list **out, const void **image, int64_t *bytes, fb_error *err) {
     const fb_program *p = f->bound.program;
     int64_t most = p->layers * p->op_count[FB_BODY];
     *out = NULL;
-    fb_cuda_list *list = fb_cuda_list_new(most);
+    fb_cuda_work_list *list = fb_cuda_work_list_new(most);
     if (!list) return fb_fail_memory(err, "list of a step's ops", most);
     fb_cuda_context cx = *context;
     cx.list = list;
     cx.context = f->options.capacity;
-    if (append_layers(f, rows, &cx) && fb_cuda_list_end(list, &cx, image, bytes) == 0)
+    int ended =
+        append_layers(f, rows, &cx) ? fb_cuda_work_list_end(list, &cx, image, bytes) : FB_CUDA_NOT_LISTED;
+    if (ended == 0)
         *out = list;
     else
-        fb_cuda_list_free(list);
-    return FB_OK;
+        fb_cuda_work_list_free(list);
+    return ended == FB_CUDA_NO_MEMORY ? fb_fail_memory(err, "list of a step's ops", *bytes) : FB_OK;
 }
 
 static fb_status list_layers(fb_cuda_executor *e, fb_error *err) {
@@ -135,39 +135,40 @@ static fb_status list_layers(fb_cuda_executor *e, fb_error *err) {
     return fb_gpu_wait(e->gpu, err);
 }
 
-/* As list_layers will, on addresses that nobody uses: only how they differ counts. */
+/* Does what list_layers will do, on made-up addresses: only their differences matter. */
 static const char *try_list(fb_cuda_device *d, const fb_bound *bound, const fb_executor_options *o,
                             fb_frame *f) {
-    uint8_t *nowhere = (uint8_t *)(uintptr_t)(1 << 20);
+    uint8_t *address = (uint8_t *)(uintptr_t)(1 << 20);
     fb_cuda_context cx;
-    fb_cuda_list *list;
+    fb_cuda_work_list *list;
     const void *image;
     int64_t bytes;
-    if (fb_frame_init(f, bound, o, NULL) != FB_OK) return "no memory";
+    if (fb_frame_init(f, bound, o, NULL) != FB_OK) return FB_NO_MEMORY;
     fb_gpu_context(d->gpu, &cx);
     cx.scratch_bytes = workspace_bytes(f);
-    fb_frame_place(f, nowhere);
-    cx.scratch = nowhere + aligned(fb_frame_bytes(f));
+    fb_frame_place(f, address);
+    cx.scratch = address + aligned(fb_frame_bytes(f));
     const fb_row *rows = (const fb_row *)(void *)(cx.scratch + cx.scratch_bytes);
-    if (make_list(f, rows, &cx, &list, &image, &bytes, NULL) != FB_OK) return "no memory";
+    if (make_list(f, rows, &cx, &list, &image, &bytes, NULL) != FB_OK) return FB_NO_MEMORY;
     if (!list) return "its kernel has not these weights, or this device";
-    fb_cuda_list_free(list);
+    fb_cuda_work_list_free(list);
     return NULL;
 }
 
-const char *fb_cuda_step_why_not(fb_device *device, const fb_bound *bound, const fb_executor_options *o) {
+const char *fb_cuda_persistent_why_not(fb_device *device, const fb_bound *bound,
+                                       const fb_executor_options *o) {
     if (o->act != o->kv || (o->act != FB_F16 && o->act != FB_BF16)) return "only of 16 bits, the cache too";
-    if (o->ring.window || !fb_cuda_step_has(bound->program)) return "its kernel has not all of a layer's ops";
+    if (o->ring.window || !fb_cuda_persistent_has_ops(bound->program))
+        return "its kernel has not all of a layer's ops";
     fb_frame *f = malloc(sizeof *f);
-    const char *why = f ? try_list((fb_cuda_device *)device, bound, o, f) : "no memory";
+    const char *why = f ? try_list((fb_cuda_device *)device, bound, o, f) : FB_NO_MEMORY;
     free(f);
     return why;
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------
- */
+/* ---- memory ---- */
 
-/* Bytes of what is downloaded at most: a chunk of hidden states, or the epilogue's logits. */
+/* The most bytes that are downloaded at once: a chunk of hidden states, or the epilogue's logits. */
 static int64_t result_bytes(const fb_frame *f) {
     const fb_program *p = f->bound.program;
     return max_of(f->options.chunk * p->hidden, f->options.epilogue_rows * p->vocab) * 4;
@@ -215,7 +216,7 @@ void fb_cuda_close(fb_executor *executor) {
     fb_gpu_give(e->gpu, e->memory);
     fb_gpu_give_host(e->gpu, e->sent);
     fb_cuda_workspace_leave(e->gpu, e->workspace);
-    fb_cuda_list_free(e->list);
+    fb_cuda_work_list_free(e->list);
     free(e->hidden);
     free(e);
 }
@@ -246,8 +247,7 @@ fb_status fb_cuda_open(fb_device *device, const fb_bound *bound, const fb_execut
     return FB_OK;
 }
 
-/* ---- caches ---------------------------------------------------------------------------------------------
- */
+/* ---- caches ---- */
 
 fb_status fb_cuda_cache_take(fb_executor *executor, uint8_t **out, fb_error *err) {
     fb_cuda_executor *e = (fb_cuda_executor *)executor;
@@ -256,7 +256,7 @@ fb_status fb_cuda_cache_take(fb_executor *executor, uint8_t **out, fb_error *err
     void *memory;
     fb_frame_cache_name(f, what, sizeof what);
     FB_TRY(fb_gpu_take(e->gpu, what, fb_frame_cache_bytes(f), &memory, err));
-    /* Values between the sinks and the ring are read with a weight of zero: they must be numbers. */
+    /* Slots between the sinks and the ring are read with a weight of zero: NaN there would spoil the sum. */
     fb_status status =
         f->options.ring.window ? fb_gpu_clear(e->gpu, memory, fb_frame_cache_bytes(f), err) : FB_OK;
     if (status != FB_OK) {
@@ -271,7 +271,7 @@ void fb_cuda_cache_give(fb_executor *executor, uint8_t *memory) {
     fb_gpu_give(((fb_cuda_executor *)executor)->gpu, memory);
 }
 
-/* What tokens before `position` left in the slots; of a ring, all of it. */
+/* Copies the slots of the tokens before `position`; of a ring, all slots. */
 fb_status fb_cuda_cache_copy(fb_executor *executor, uint8_t *to, const uint8_t *from, int64_t position,
                              fb_error *err) {
     fb_cuda_executor *e = (fb_cuda_executor *)executor;

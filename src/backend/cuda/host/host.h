@@ -3,12 +3,13 @@
 #define FB_BACKEND_CUDA_HOST_HOST_H
 
 #include "backend/cuda/gpu.h"
-#include "backend/cuda/step.h"
+#include "backend/cuda/persistent.h"
+#include "backend/cuda/state.h"
 #include "backend/frame.h"
 
-/* What ops need besides their values: the same memory for all executors, one op after the other. A larger one
- * replaces it; recorded graphs hold its address, so that the old one stays until its last executor is closed.
- */
+/* Memory for what ops need besides their values (fb_cuda_context.scratch). All executors share it, because
+ * one op runs at a time. A larger workspace replaces it. Recorded graphs hold its address, so the old one
+ * stays until its last executor is closed. */
 typedef struct fb_cuda_workspace {
     int64_t users, bytes;
     uint8_t *memory;
@@ -18,7 +19,7 @@ typedef struct fb_cuda_device {
     fb_device base;
     fb_gpu *gpu;
     const char *isa;
-    fb_cuda_workspace *workspace; /* the largest so far, of which the device is a user; or NULL */
+    fb_cuda_workspace *workspace; /* the largest so far, or NULL; the device counts as a user */
 } fb_cuda_device;
 
 typedef struct fb_cuda_executor {
@@ -28,20 +29,20 @@ typedef struct fb_cuda_executor {
     fb_cuda_workspace *workspace;
     uint8_t *memory;      /* on the device: values, state, frequencies */
     fb_cuda_state *state; /* on the device */
-    /* On the host, where copies do not wait: the step's rows on their way, and results. */
+    /* Page-locked host memory: the step's rows before they are uploaded, and results. */
     fb_cuda_state *sent;
-    uint8_t *results;   /* hidden states, logits or the best token, as the device has them */
-    float *hidden;      /* [chunk, hidden] */
-    fb_cuda_list *list; /* the layers of a decode step, if one kernel does them all … */
-    void *listed;       /* … on the device */
+    uint8_t *results;        /* hidden states, logits or the best token, as the device has them */
+    float *hidden;           /* [chunk, hidden] */
+    fb_cuda_work_list *list; /* of the persistent kernel, or NULL */
+    void *listed;            /* the image of the list on the device */
     fb_gpu_graph *graph;
-    fb_trace recorded; /* what one launch of the graph runs */
-    fb_trace *trace;   /* of the step that runs */
-    /* The state on the device is that of a decode step of this cache, position and token; NULL: of none. */
+    fb_trace recorded; /* the ops that one launch of the graph runs */
+    fb_trace *trace;   /* of the running step */
+    /* The state on the device is ready for a step with this cache, position and token; NULL: for none. */
     const uint8_t *next_cache;
     int64_t next_position;
     int32_t next_token;
-    int32_t marks; /* of the step that is profiled */
+    int32_t marks; /* of the profiled step */
 } fb_cuda_executor;
 
 /* Weights (weights.c). */
@@ -53,8 +54,8 @@ void fb_cuda_unload(fb_device *device, fb_loaded *loaded);
 fb_status fb_cuda_open(fb_device *device, const fb_bound *bound, const fb_executor_options *options,
                        fb_executor **out, fb_error *err);
 void fb_cuda_close(fb_executor *executor);
-const char *fb_cuda_step_why_not(fb_device *device, const fb_bound *bound,
-                                 const fb_executor_options *options);
+const char *fb_cuda_persistent_why_not(fb_device *device, const fb_bound *bound,
+                                       const fb_executor_options *options);
 void fb_cuda_workspace_leave(fb_gpu *gpu, fb_cuda_workspace *workspace);
 fb_status fb_cuda_cache_take(fb_executor *executor, uint8_t **out, fb_error *err);
 void fb_cuda_cache_give(fb_executor *executor, uint8_t *memory);

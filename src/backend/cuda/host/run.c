@@ -1,8 +1,7 @@
 /* Steps on a GPU: launched op by op, or recorded once and launched as one graph. */
 #include "backend/cuda/host/host.h"
 
-/* ---- one pass over the program --------------------------------------------------------------------------
- */
+/* ---- one pass over the program ---- */
 
 static fb_status launch_section(fb_cuda_executor *e, const fb_batch *batch, fb_section section, int64_t layer,
                                 fb_error *err) {
@@ -19,12 +18,12 @@ static fb_status launch_section(fb_cuda_executor *e, const fb_batch *batch, fb_s
     return FB_OK;
 }
 
-/* The last `rows` rows of a value, as float32, to `out`. */
+/* Downloads the last `rows` rows of a value to `out`, as float32. */
 static fb_status fetch(fb_cuda_executor *e, int32_t value, const fb_batch *batch, int64_t rows, float *out,
                        fb_error *err) {
     fb_view view = fb_frame_view(&e->base.frame, value);
     int64_t cols = view.heads * view.width, first = fb_frame_first(&e->base.frame, value, batch, rows);
-    /* A value of its own storage has no gaps between its rows; of a view, whole rows come along. */
+    /* A value with storage of its own has no gaps between rows. For a view, whole rows are downloaded. */
     int64_t bytes = ((rows - 1) * view.row_stride + cols) * fb_dtype_size(view.dtype);
     FB_TRY(fb_gpu_download(e->gpu, e->results, fb_view_at(&view, first, 0), bytes, err));
     FB_TRY(fb_gpu_wait(e->gpu, err));
@@ -47,10 +46,10 @@ static fb_status show_hidden(fb_cuda_executor *e, const fb_batch *batch, int64_t
                : fb_fail(err, FB_ERROR_STOPPED, "run: stopped");
 }
 
-/* All layers by the list's kernel; each op counts, and one launch. */
+/* All layers by the persistent kernel. The trace counts every op, and one launch. */
 static fb_status launch_list(fb_cuda_executor *e, fb_error *err) {
     const fb_program *p = e->base.frame.bound.program;
-    FB_TRY(fb_gpu_check(fb_cuda_list_launch(e->list, e->listed, &e->cx), "step", err));
+    FB_TRY(fb_gpu_check(fb_cuda_work_list_launch(e->list, e->listed, &e->cx), "step", err));
     for (int64_t layer = 0; layer < p->layers; layer++)
         for (int32_t i = 0; i < p->op_count[FB_BODY]; i++)
             fb_trace_count(e->trace, &p->ops[FB_BODY][i], false);
@@ -75,8 +74,7 @@ static fb_status launch_all(fb_cuda_executor *e, const fb_batch *batch, bool lis
     return show_hidden(e, batch, p->layers, p->final_norm, batch->wanted, err);
 }
 
-/* ---- a step, launched op by op --------------------------------------------------------------------------
- */
+/* ---- a step, launched op by op ---- */
 
 static uint8_t *cache_of(const fb_batch *batch) { return batch->sequences[0]->cache->memory; }
 
@@ -89,7 +87,7 @@ static fb_status send_state(fb_cuda_executor *e, const fb_batch *batch, fb_error
                          (int64_t)sizeof *e->sent + batch->count * (int64_t)sizeof *batch->rows, err);
 }
 
-/* The times between the marks, in the order of launch_all. */
+/* Adds the times between marks to the trace. Marks are in the order of launch_all. */
 static fb_status add_times(fb_cuda_executor *e, const fb_batch *batch, fb_error *err) {
     const fb_program *p = e->base.frame.bound.program;
     fb_trace *trace = e->trace;
@@ -101,7 +99,7 @@ static fb_status add_times(fb_cuda_executor *e, const fb_batch *batch, fb_error 
                 double seconds;
                 FB_TRY(fb_gpu_between(e->gpu, mark, mark + 1, &seconds, err));
                 trace->seconds[s][i] += seconds;
-                trace->walk += seconds;
+                trace->op_seconds += seconds;
             }
     }
     return FB_OK;
@@ -131,8 +129,7 @@ static fb_status run_direct(fb_cuda_executor *e, const fb_batch *batch, fb_error
     return e->base.frame.options.profile ? add_times(e, batch, err) : FB_OK;
 }
 
-/* ---- a decode step, recorded ----------------------------------------------------------------------------
- */
+/* ---- a decode step, recorded ---- */
 
 static fb_status record_ops(fb_cuda_executor *e, fb_error *err) {
     const fb_program *p = e->base.frame.bound.program;
@@ -158,7 +155,7 @@ static fb_status record_step(fb_cuda_executor *e, fb_error *err) {
     fb_status status = record_ops(e, err),
               ended = fb_gpu_record_end(e->gpu, &e->graph, status == FB_OK ? err : NULL);
     e->trace = asked;
-    if (status != FB_OK) { /* the half of a step */
+    if (status != FB_OK) { /* only part of a step */
         fb_gpu_graph_free(e->graph);
         e->graph = NULL;
     }
@@ -191,7 +188,7 @@ static fb_status run_recorded(fb_cuda_executor *e, const fb_batch *batch, fb_err
         if (*batch->best < 0) e->next_cache = NULL;
         return FB_OK;
     }
-    e->next_token = row->token; /* the position is right; the token is still the last one's */
+    e->next_token = row->token; /* the device advanced the position; the token there is still this step's */
     fb_view view = fb_frame_view(&e->base.frame, p->logits);
     for (int64_t i = 0; i < p->vocab; i++) batch->logits[i] = (float)fb_dtype_get(view.dtype, e->results, i);
     return FB_OK;
@@ -204,7 +201,7 @@ fb_status fb_cuda_run(fb_executor *executor, const fb_batch *batch, fb_trace *tr
     e->trace = trace;
     fb_status status = recorded ? run_recorded(e, batch, err) : run_direct(e, batch, err);
     if (status != FB_OK) {
-        fb_gpu_wait(e->gpu, NULL); /* what was launched still writes to the cache */
+        fb_gpu_wait(e->gpu, NULL); /* launched kernels still write to the cache */
         e->next_cache = NULL;
     }
     return status;

@@ -1,6 +1,6 @@
-/* Weights on a GPU, in the layout of kernel.h, straight from the file's mapping: threads copy rows, in the
- * order in which ops read them, into page-locked memory, from where the device fetches them while the next
- * rows are copied. Blocks of Q8_0 and Q4_0 are taken apart on the device. */
+/* Loads weights to a GPU, in the layout of kernel.h, straight from the file's mapping. Threads copy rows, in
+ * the order in which ops read them, to page-locked memory. The device fetches them from there while the next
+ * rows are copied. Blocks of Q8_0 and Q4_0 are split on the device. */
 #include <stdlib.h>
 
 #include "backend/cuda/host/host.h"
@@ -10,19 +10,19 @@
 #include "base/quant.h"
 #include "file/map.h"
 
-/* Of page-locked memory, twice, and of device memory, at most: what is on its way. */
+/* Size of a staging buffer, at most: there are two of page-locked memory and one of device memory. */
 #define STAGE_BYTES ((int64_t)32 << 20)
-/* Threads that copy; more gain nothing. */
-#define MOST_THREADS 8
-/* What one thread copies sooner than several are woken. */
+/* Threads that copy, at most; more gain nothing. */
+#define MAX_THREADS 8
+/* Fewer bytes than this are copied by one thread: to wake others would take longer. */
 #define FEW_BYTES (1 << 16)
 
 typedef struct cuda_loaded {
     fb_loaded base;
-    void *memory; /* all of them, on the device */
+    void *memory; /* of all weights, on the device */
 } cuda_loaded;
 
-/* What is needed while loading. */
+/* The state while weights are loaded. */
 typedef struct loader {
     const fb_program *program;
     const fb_weight *file;
@@ -30,20 +30,21 @@ typedef struct loader {
     fb_gpu *gpu;
     fb_cuda_context cx;
     fb_pool *pool;
-    int64_t stage_bytes; /* of each buffer: no more than the largest weight */
-    uint8_t *stage[2];   /* page-locked */
-    int turn;            /* which of the two is filled next */
-    uint8_t *blocks;     /* on the device: blocks as the file has them */
+    int64_t stage_bytes; /* of each staging buffer: no more than the largest weight */
+    uint8_t *stage[2];   /* staging buffers, page-locked */
+    int filling;         /* the one that is filled next */
+    uint8_t *blocks;     /* staging buffer on the device, for blocks as the file has them */
     /* The rows that the threads copy now. */
     const fb_weight *from;
     fb_dtype to_type;
     int64_t first, count;
     int32_t threads;
+    atomic_bool no_memory; /* one of them had none to decode a row in */
 } loader;
 
 static int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-/* What the kernels read it as: quantised types that they do not have are decoded to float16, float64 to
+/* The type on the device. Quantised types that the kernels do not have become float16, float64 becomes
  * float32. */
 static fb_dtype device_dtype(fb_dtype dtype) {
     if (fb_pack_has(dtype)) return dtype;
@@ -53,7 +54,7 @@ static fb_dtype device_dtype(fb_dtype dtype) {
 
 /* ---- the table ---- */
 
-/* A slot that reads another one's tensors: a head that is the embedding. */
+/* An earlier slot with the same tensors, or FB_NONE: a head may be the embedding. */
 static int32_t twin_of(const loader *l, int32_t slot) {
     int64_t layers = l->program->layers;
     const fb_weight *w = &l->file[slot * layers];
@@ -66,13 +67,13 @@ static int32_t twin_of(const loader *l, int32_t slot) {
     return FB_NONE;
 }
 
-/* Whether the weight is another one than the layer before has, or another slot. */
+/* Whether the weight is neither the layer's before nor another slot's. */
 static bool is_new(const loader *l, int32_t slot, int64_t layer) {
     const fb_weight *w = &l->file[slot * l->program->layers + layer];
     return w->data && (layer == 0 || w->data != w[-1].data) && twin_of(l, slot) == FB_NONE;
 }
 
-/* Fills the table; `memory` NULL: counts only. The result is the bytes of all. */
+/* Fills the table with addresses from `memory` on; NULL: only counts. Returns the bytes of all weights. */
 static int64_t place(loader *l, uint8_t *memory) {
     int64_t layers = l->program->layers, bytes = 0;
     for (int32_t slot = 0; slot < l->program->slot_count; slot++) {
@@ -103,37 +104,38 @@ static int64_t place(loader *l, uint8_t *memory) {
 
 /* ---- one weight ---- */
 
-static void decode_row(const fb_weight *w, int64_t row, fb_dtype to, uint8_t *out, float *room) {
-    fb_weight_row(w, row, 0, w->cols, room);
-    for (int64_t k = 0; k < w->cols; k++) fb_dtype_set(to, out, k, (double)room[k]);
+static void decode_row(const fb_weight *w, int64_t row, fb_dtype to, uint8_t *out, float *floats) {
+    fb_weight_row(w, row, 0, w->cols, floats);
+    for (int64_t k = 0; k < w->cols; k++) fb_dtype_set(to, out, k, (double)floats[k]);
 }
 
-/* A lane's rows of those that go to the stage, as they are or decoded. */
-static void copy_lane(void *arg, int32_t lane) {
-    const loader *l = arg;
+/* Copies a thread's share of the rows to the staging buffer, unchanged or decoded. */
+static void copy_share(void *arg, int32_t thread) {
+    loader *l = arg;
     const fb_weight *w = l->from;
     int64_t begin, end, row_bytes = fb_dtype_bytes(l->to_type, w->cols);
-    uint8_t *to = l->stage[l->turn];
-    fb_pool_share(l->count, 1, lane, l->threads, &begin, &end);
+    uint8_t *to = l->stage[l->filling];
+    fb_pool_share(l->count, 1, thread, l->threads, &begin, &end);
     if (begin == end) return;
     if (l->to_type == w->dtype) {
         fb_weight_copy(w, l->first + begin, end - begin, to + begin * row_bytes);
         return;
     }
-    float *room = malloc((size_t)w->cols * sizeof *room);
-    for (int64_t i = begin; i < end && room; i++)
-        decode_row(w, l->first + i, l->to_type, to + i * row_bytes, room);
-    if (!room) memset(to + begin * row_bytes, 0xff, (size_t)((end - begin) * row_bytes)); /* NaN, not luck */
-    free(room);
+    float *floats = malloc((size_t)w->cols * sizeof *floats);
+    for (int64_t i = begin; i < end && floats; i++)
+        decode_row(w, l->first + i, l->to_type, to + i * row_bytes, floats);
+    if (!floats) atomic_store(&l->no_memory, true);
+    free(floats);
 }
 
-/* Sends the staged rows: to their place, or to where the device takes their blocks apart. */
+/* Uploads the staged rows: to their place, or, if packed, to where the device splits their blocks. */
 static fb_status send_rows(loader *l, const fb_weight *to, fb_error *err) {
     int64_t row_bytes = fb_dtype_bytes(to->dtype, to->cols), bytes = l->count * row_bytes;
     uint8_t *data = (uint8_t *)(uintptr_t)to->data;
-    if (!to->packed) return fb_gpu_upload(l->gpu, data + l->first * row_bytes, l->stage[l->turn], bytes, err);
+    if (!to->packed)
+        return fb_gpu_upload(l->gpu, data + l->first * row_bytes, l->stage[l->filling], bytes, err);
     int64_t blocks = to->cols / 32, quants = fb_dtype_bytes(to->dtype, 32) - 2;
-    FB_TRY(fb_gpu_upload(l->gpu, l->blocks, l->stage[l->turn], bytes, err));
+    FB_TRY(fb_gpu_upload(l->gpu, l->blocks, l->stage[l->filling], bytes, err));
     return fb_gpu_check(
         fb_cuda_split_blocks(l->blocks, l->count * blocks, (int)quants, data + l->first * blocks * quants,
                              data + to->rows * blocks * quants + l->first * blocks * 2, &l->cx),
@@ -142,16 +144,18 @@ static fb_status send_rows(loader *l, const fb_weight *to, fb_error *err) {
 
 static fb_status load_one(loader *l, const fb_weight *from, const fb_weight *to, fb_error *err) {
     int64_t row_bytes = fb_dtype_bytes(to->dtype, to->cols), most = l->stage_bytes / row_bytes;
-    bool vector = from->rows == 1; /* in whatever order: whole */
+    bool vector = from->rows == 1; /* a vector is copied whole, whatever its order */
     l->from = from;
     l->to_type = to->dtype;
     for (l->first = 0; l->first < from->rows; l->first += l->count) {
         l->count = from->rows - l->first < most ? from->rows - l->first : most;
-        l->threads = vector || l->count * row_bytes < FEW_BYTES ? 1 : fb_pool_lanes(l->pool);
-        fb_pool_run(l->pool, l->threads, copy_lane, l);
-        FB_TRY(fb_gpu_wait(l->gpu, err)); /* for what the other stage has sent */
+        l->threads = vector || l->count * row_bytes < FEW_BYTES ? 1 : fb_pool_workers(l->pool);
+        fb_pool_run(l->pool, l->threads, copy_share, l);
+        if (atomic_load(&l->no_memory))
+            return fb_fail_memory(err, "rows of a weight", from->cols * (int64_t)sizeof(float));
+        FB_TRY(fb_gpu_wait(l->gpu, err)); /* for the upload of the other buffer */
         FB_TRY(send_rows(l, to, err));
-        l->turn ^= 1;
+        l->filling ^= 1;
     }
     if (from->mapped)
         fb_map_release(from->data, (size_t)fb_dtype_bytes(from->dtype, from->rows * from->cols));
@@ -172,7 +176,7 @@ static fb_status load_all(loader *l, fb_error *err) {
 static fb_status open_loader(loader *l, fb_error *err) {
     void *memory;
     int32_t cores = fb_pool_cores();
-    FB_TRY(fb_pool_create(cores < MOST_THREADS ? cores : MOST_THREADS, &l->pool, err));
+    FB_TRY(fb_pool_create(cores < MAX_THREADS ? cores : MAX_THREADS, &l->pool, err));
     FB_TRY(fb_gpu_take_host(l->gpu, "weights on their way", 2 * l->stage_bytes, &memory, err));
     l->stage[0] = memory;
     l->stage[1] = l->stage[0] + l->stage_bytes;

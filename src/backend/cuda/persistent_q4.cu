@@ -1,0 +1,7 @@
+/* The persistent kernel for Q4_0 weights, multiplied with quantised activations. */
+#include "backend/cuda/persistent_kernel.cuh"
+
+int pk_launch_q4(const fb_cuda_work_list *list, const pk_params *params, const fb_cuda_context *cx) {
+    return list->act == FB_F16 ? pk_launch<mv_q4, mv_blocks, fb_half>(list, params, cx)
+                               : pk_launch<mv_q4, mv_blocks, fb_bfloat>(list, params, cx);
+}

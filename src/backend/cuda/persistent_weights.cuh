@@ -1,0 +1,242 @@
+/* The producer warps of the persistent kernel: they copy weights from global to shared memory.
+ *
+ * One lane of a producer warp fills the pipeline of one consumer warp, and goes on from op to op: while the
+ * consumers wait for x and normalise it, the weights of the next op or two arrive. The ops themselves also
+ * pass through a pipeline in shared memory, which all threads of the block read.
+ *
+ * All waits are at mbarriers in shared memory. Each stage has two: `full` completes when the stage is filled,
+ * `empty` when its readers are done with it. A stage of weights is read by the 32 lanes of its consumer warp.
+ * A stage of ops waits for the lanes that fill pipelines; the block's other threads are done with it before
+ * it is refilled (pk_kernel).
+ *
+ * A pipeline has more stages than may be in flight at a time. x, which all consumers wait for, arrives only
+ * after the copies that were issued before it. */
+#ifndef FB_BACKEND_CUDA_PERSISTENT_WEIGHTS_CUH
+#define FB_BACKEND_CUDA_PERSISTENT_WEIGHTS_CUH
+
+#include "backend/cuda/matvec_pipeline.cuh"
+#include "backend/cuda/persistent_list.h"
+
+/* Ops in shared memory: the one being computed, those whose weights are being fetched, and one that is being
+ * copied. A small op has fewer pieces than a pipeline has stages; the producers are then past the attention
+ * after it, in another op. */
+#define PK_OP_STAGES          6
+#define PK_PRODUCER_WARPS     4
+#define PK_PRODUCER_PIPELINES (MV_WARPS / PK_PRODUCER_WARPS) /* that a producer warp fills */
+#define PK_THREADS            (MV_THREADS + PK_PRODUCER_WARPS * FB_WARP)
+/* Bytes of weights that a block has in flight, about. 30 KB a multiprocessor keep the memory busy. More only
+ * delays what is requested after them, x among it. A step of Llama-3.2-1B in float16 (8 layers, 4 KB a piece)
+ * takes 0.349 ms with one piece of each pipeline in flight, 0.368 ms with two. */
+#define PK_BYTES_IN_FLIGHT (64 << 10)
+/* A producer warp that can issue nothing sleeps so long: the consumers need the issue slots. */
+#define PK_BACKOFF_NS 100
+
+struct pk_op_barriers {
+    uint64_t *full, *empty; /* of the PK_OP_STAGES stages */
+};
+struct pk_pipeline {
+    mv_pipeline of;
+    uint64_t *empty; /* barriers of the stages */
+};
+#define PK_BARRIER_BYTES ((2 * PK_OP_STAGES + MV_WARPS * MV_STAGES) * (int)sizeof(uint64_t))
+
+FB_DEVICE pk_op_barriers pk_op_barriers_of(const pk_params &params, uint8_t *shared) {
+    uint64_t *first = (uint64_t *)(shared + params.barriers_at);
+    return {first, first + PK_OP_STAGES};
+}
+FB_DEVICE pk_pipeline pk_pipeline_of(const pk_params &params, uint8_t *shared, int warp) {
+    pk_pipeline pipeline;
+    pipeline.of.stage_memory = shared + params.stages_at + warp * params.stages * params.stage_bytes;
+    pipeline.of.headers = (mv_header *)(shared + params.headers_at) + warp * MV_STAGES;
+    pipeline.of.full = (uint64_t *)(shared + params.headers_at + MV_WARPS * MV_STAGES * sizeof(mv_header)) +
+                       warp * MV_STAGES;
+    pipeline.of.stage = pipeline.of.phase = 0;
+    pipeline.empty = (uint64_t *)(shared + params.barriers_at) + 2 * PK_OP_STAGES + warp * MV_STAGES;
+    return pipeline;
+}
+
+/* For all threads; a __syncthreads must follow. */
+FB_DEVICE void pk_init_barriers(const pk_params &params, uint8_t *shared, const pk_op_barriers &barriers) {
+    int thread = (int)threadIdx.x;
+    if (thread < MV_WARPS) {
+        pk_pipeline pipeline = pk_pipeline_of(params, shared, thread);
+        for (int i = 0; i < params.stages; i++) {
+            mv_barrier_init(pipeline.of.full + i, 1);
+            mv_barrier_init(pipeline.empty + i, FB_WARP);
+        }
+    }
+    if (thread < PK_OP_STAGES) {
+        mv_barrier_init(barriers.full + thread, 1);
+        mv_barrier_init(barriers.empty + thread, MV_WARPS); /* lanes that fill pipelines */
+    }
+    mv_barrier_init_fence();
+}
+
+/* Starts the copy of an op to its stage, when the producers are done with the op that was there. The
+ * consumers must be done with it already. For one thread. */
+FB_DEVICE void pk_fetch_op(const pk_params &params, uint8_t *shared, const pk_op_barriers &barriers, int op) {
+    int stage = op % PK_OP_STAGES;
+    if (op >= params.count) return;
+    mv_barrier_wait(barriers.empty + stage, (op / PK_OP_STAGES & 1) ^ 1);
+    mv_barrier_expect(barriers.full + stage, (int)sizeof(pk_op));
+    mv_bulk_copy((pk_op *)(shared + params.ops_at) + stage, params.ops + op, (int)sizeof(pk_op),
+                 barriers.full + stage);
+}
+FB_DEVICE bool pk_op_ready(const pk_op_barriers &barriers, int op) {
+    return mv_barrier_test(barriers.full + op % PK_OP_STAGES, op / PK_OP_STAGES & 1);
+}
+FB_DEVICE void pk_wait_op(const pk_op_barriers &barriers, int op) {
+    mv_barrier_wait(barriers.full + op % PK_OP_STAGES, op / PK_OP_STAGES & 1);
+}
+
+/* ---- a warp's pieces of an op ---- */
+
+/* A warp's first piece of a segment. `before`: the block's pieces of earlier segments. The numbering is that
+ * of count_pieces in persistent_list.cu. */
+struct pk_first_piece {
+    int unit, piece; /* unit: of R rows, from the block's first */
+};
+FB_DEVICE pk_first_piece pk_first_piece_of(const mv_segment &seg, int warp, int before) {
+    int number = (warp - before) & (MV_WARPS - 1);
+    return {number >> seg.shift, number & (seg.pieces - 1)};
+}
+
+/* How many pieces of the op the warp has. */
+FB_DEVICE int pk_piece_count(const pk_op &op, int warp) {
+    int extra = 0;
+#pragma unroll
+    for (int s = 0; s < FB_MAX_SEGMENTS; s++)
+        extra |= (s < op.matvec.segments && (int)blockIdx.x < op.matvec.seg[s].extra) << s;
+    return op.pieces[extra][warp];
+}
+
+/* ---- the lane that fills a pipeline ---- */
+
+struct pk_producer {
+    int4 what, where;                  /* of the next piece: the two halves of its mv_header */
+    const uint8_t *from, *scales;      /* the next piece, and its scales */
+    int rows, row_stride;              /* rows from there to the segment's end; rows from piece to piece */
+    int bytes, row_bytes;              /* of a row's piece; of a whole row */
+    int scale_bytes, scale_row;        /* the same for the scales */
+    int stage_row, scale_at, scale_to; /* offsets in a stage: the second row, the scales, the second row's */
+    int op, s, segments;               /* the op and its segment */
+    int base, before;                  /* the next segment's first partial sum; pieces of those before it */
+    int stage, phase;                  /* the next stage to fill */
+    int arriving, arriving_phase;      /* the oldest stage in flight */
+    int in_flight;                     /* stages */
+};
+
+/* Moves to the warp's first piece of segment p->s of the plan. */
+template <class W, int R> FB_DEVICE void pk_enter_segment(const mv_plan &plan, int warp, pk_producer *p) {
+    const mv_segment &seg = plan.seg[p->s];
+    const int per = 32 / mv_elements<W>::value; /* chunks of a block */
+    mv_share share = mv_share_of<R>(seg);
+    int rows = share.end - share.first, sums_each = plan.combined ? plan.sums_each : seg.pieces;
+    pk_first_piece start = pk_first_piece_of(seg, warp, p->before);
+    int row = share.first + start.unit * R;
+    int first = start.piece * seg.lane_chunks * FB_WARP,
+        count = min(seg.lane_chunks * FB_WARP, seg.chunks - first);
+    p->stage_row = plan.stage_row;
+    p->scale_at = plan.scale_at;
+    p->scale_to = plan.scale_at + plan.scale_row;
+    p->what = make_int4(seg.x_at, seg.chunks, first, count);
+    p->where = make_int4(p->base + start.unit * R * sums_each + start.piece, sums_each, R, seg.x_bytes);
+    p->rows = share.end - row;
+    p->row_stride = (MV_WARPS >> seg.shift) * R;
+    p->from = seg.w + (int64_t)row * seg.row_bytes + first * 16;
+    p->bytes = count * 16;
+    p->row_bytes = seg.row_bytes;
+    p->scales = (const uint8_t *)(seg.scales + ((int64_t)row * seg.chunks + first) / per);
+    p->scale_bytes = mv_quantised<W>::value ? count / per * 2 : 0;
+    p->scale_row = seg.chunks / per * 2;
+    p->base += plan.combined ? seg.pieces : rows * sums_each;
+    p->before += (rows + R - 1) / R * seg.pieces;
+}
+
+/* Starts the copy of the next piece to the next stage. */
+template <class W, int R>
+FB_DEVICE void pk_fetch_piece(const pk_params &params, const mv_pipeline &pipeline, pk_producer *p) {
+    const int rows = min(p->rows, R);
+    mv_header *header = pipeline.headers + p->stage;
+    uint64_t *barrier = pipeline.full + p->stage;
+    uint8_t *to = pipeline.stage_memory + p->stage * params.stage_bytes;
+    *(int4 *)&header->x_at = p->what;
+    *(int4 *)&header->partial = make_int4(p->where.x, p->where.y, rows, p->where.w);
+    mv_barrier_expect(barrier, rows * (p->bytes + p->scale_bytes));
+    /* Rows as long as the stage's lie there without gaps, as they do in memory: one copy for all. */
+    bool whole = R > 1 && p->bytes == p->row_bytes && p->bytes == p->stage_row;
+    int times = whole ? rows : 1;
+    mv_bulk_copy_evict_first(to, p->from, times * p->bytes, barrier);
+    if (R > 1 && rows > times)
+        mv_bulk_copy_evict_first(to + p->stage_row, p->from + p->row_bytes, p->bytes, barrier);
+    if (mv_quantised<W>::value) {
+        mv_bulk_copy_evict_first(to + p->scale_at, p->scales, times * p->scale_bytes, barrier);
+        if (R > 1 && rows > times)
+            mv_bulk_copy_evict_first(to + p->scale_to, p->scales + p->scale_row, p->scale_bytes, barrier);
+        p->scales += (int64_t)p->row_stride * p->scale_row;
+    }
+    p->where.x += p->row_stride * p->where.y;
+    p->from += (int64_t)p->row_stride * p->row_bytes;
+    p->rows -= p->row_stride;
+    p->in_flight++;
+    if (++p->stage == params.stages) {
+        p->stage = 0;
+        p->phase ^= 1;
+    }
+}
+
+/* Does one thing: starts a copy, enters a segment, or goes to the next op. False if it would have to wait. */
+template <class W, int R>
+FB_DEVICE bool pk_producer_advance(const pk_params &params, const pk_op *ops, const pk_op_barriers &barriers,
+                                   const pk_pipeline &pipeline, int warp, pk_producer *p) {
+    if (p->rows > 0) {
+        if (p->in_flight == params.in_flight) {
+            if (!mv_barrier_test(pipeline.of.full + p->arriving, p->arriving_phase)) return false;
+            p->in_flight--;
+            if (++p->arriving == params.stages) {
+                p->arriving = 0;
+                p->arriving_phase ^= 1;
+            }
+        }
+        if (!mv_barrier_test(pipeline.empty + p->stage, p->phase ^ 1)) return false;
+        pk_fetch_piece<W, R>(params, pipeline.of, p);
+        return true;
+    }
+    if (++p->s >= p->segments) { /* the next op */
+        p->s--;
+        if (p->op + 1 < params.count && !pk_op_ready(barriers, p->op + 1)) return false;
+        if (p->op >= 0) mv_barrier_arrive(barriers.empty + p->op % PK_OP_STAGES);
+        if (++p->op == params.count) return true;
+        const pk_op &op = ops[p->op % PK_OP_STAGES];
+        p->segments = op.kind == PK_MATVEC ? op.matvec.segments : 0;
+        p->base = p->before = 0;
+        p->s = -1;
+        return true;
+    }
+    pk_enter_segment<W, R>(ops[p->op % PK_OP_STAGES].matvec, warp, p);
+    return true;
+}
+
+/* Runs until all weights of all ops are requested. Only the first PK_PRODUCER_PIPELINES lanes of a producer
+ * warp fill a pipeline: lanes of one warp issue their bulk copies one after the other. */
+template <class W, int R>
+FB_DEVICE void pk_produce(const pk_params &params, uint8_t *shared, const pk_op_barriers &barriers) {
+    const int producer = (int)threadIdx.x / FB_WARP - MV_WARPS, lane = (int)threadIdx.x % FB_WARP;
+    if (lane >= PK_PRODUCER_PIPELINES) return;
+    const int warp = producer + lane * PK_PRODUCER_WARPS;
+    const pk_op *ops = (const pk_op *)(shared + params.ops_at);
+    pk_pipeline pipeline = pk_pipeline_of(params, shared, warp);
+    pk_producer p = {};
+    p.op = -1;
+#pragma unroll 1
+    while (p.op < params.count) {
+        bool advanced = pk_producer_advance<W, R>(params, ops, barriers, pipeline, warp, &p);
+#ifdef FB_EMULATED
+        fb_emulated_yield(!advanced);
+#else
+        if (!advanced) __nanosleep(PK_BACKOFF_NS);
+#endif
+    }
+}
+
+#endif

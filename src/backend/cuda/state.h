@@ -1,0 +1,27 @@
+/* The device memory that changes from step to step: the batch's rows, the address of the cache, and the best
+ * token. A recorded graph reads them there, so that one recording serves every step. */
+#ifndef FB_BACKEND_CUDA_STATE_H
+#define FB_BACKEND_CUDA_STATE_H
+
+#include "backend/cuda/kernel.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fb_cuda_state {
+    /* The cache's address and the first row lie in the same 32 bytes: one read fetches them all. */
+    uint8_t *cache; /* the caches table of one sequence */
+    int32_t best;   /* the last step's best token; -1: a score is NaN */
+    int32_t unused;
+    fb_row rows[]; /* [chunk] */
+} fb_cuda_state;
+
+/* Runs after a decode step. Advances the position of the first row by one. Where head_argmax has left (score,
+ * column) at `best`, the column becomes state->best and the token of the next step's only row. */
+int fb_cuda_advance(fb_cuda_state *state, const float *best, const fb_cuda_context *cx);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

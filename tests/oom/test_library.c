@@ -1,0 +1,305 @@
+/* Every allocation that the library makes fails once, in a process that goes on: what was asked for fails
+ * with FB_ERROR_MEMORY or gives the same bits, nothing is leaked, and the session on which it failed can be
+ * used. The linker leads the library's calls here (--wrap). */
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/status.h"
+#include "support/support.h"
+
+#define TOKENS 5
+
+/* ---- allocations --------------------------------------------------------------------------------------- */
+
+static atomic_llong count;
+static atomic_llong fail_at = -1; /* none */
+
+static bool fails(void) {
+    if (atomic_fetch_add(&count, 1) != atomic_load(&fail_at)) return false;
+    errno = ENOMEM;
+    return true;
+}
+
+/* What is not freed. Others' functions allocate, too, what the library frees: that is not in here. */
+enum { MOST_LIVE = 1 << 16 };
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static void *live[MOST_LIVE];
+static int64_t live_count;
+
+static void *add(void *memory) {
+    pthread_mutex_lock(&lock);
+    if (memory && live_count < MOST_LIVE) live[live_count++] = memory;
+    pthread_mutex_unlock(&lock);
+    return memory;
+}
+
+static void *removed(void *memory) {
+    pthread_mutex_lock(&lock);
+    for (int64_t i = live_count; memory && i-- > 0;)
+        if (live[i] == memory) {
+            live[i] = live[--live_count];
+            break;
+        }
+    pthread_mutex_unlock(&lock);
+    return memory;
+}
+
+static int64_t count_live(void) {
+    pthread_mutex_lock(&lock);
+    int64_t number = live_count;
+    pthread_mutex_unlock(&lock);
+    return number;
+}
+
+/* clang-format off */
+#define WRAP(type, name, parameters, failure, result)            \
+    type __real_##name parameters;                               \
+    type __wrap_##name parameters;                               \
+    type __wrap_##name parameters { return fails() ? (failure) : (result); }
+WRAP(void *, malloc, (size_t size), NULL, add(__real_malloc(size)))
+WRAP(void *, calloc, (size_t number, size_t size), NULL, add(__real_calloc(number, size)))
+WRAP(void *, realloc, (void *old, size_t size), NULL, add(__real_realloc(removed(old), size)))
+WRAP(void *, aligned_alloc, (size_t alignment, size_t size), NULL, add(__real_aligned_alloc(alignment, size)))
+WRAP(char *, strdup, (const char *text), NULL, add(__real_strdup(text)))
+WRAP(FILE *, open_memstream, (char **text, size_t *size), NULL, __real_open_memstream(text, size))
+WRAP(int, pthread_create, (pthread_t *thread, const pthread_attr_t *attributes, void *(*function)(void *), void *arg),
+     EAGAIN, __real_pthread_create(thread, attributes, function, arg))
+/* clang-format on */
+
+void __real_free(void *memory);
+void __wrap_free(void *memory);
+void __wrap_free(void *memory) { __real_free(removed(memory)); }
+
+int __wrap_asprintf(char **text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+int __wrap_asprintf(char **text, const char *format, ...) {
+    if (fails()) return -1;
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vasprintf(text, format, arguments);
+    va_end(arguments);
+    if (length >= 0) add(*text);
+    return length;
+}
+
+/* ---- what is done while one fails -----------------------------------------------------------------------
+ */
+
+typedef struct stage {
+    fb_model *model;
+    fb_session *session; /* of `model`; has seen TOKENS tokens */
+    fb_session_options options;
+    float *logits, *before; /* [vocab]: of the step that is tried, and of the session until then */
+    int64_t vocab;
+    char *path;
+} stage;
+
+static const int32_t ids[TOKENS] = {7, 300, 12, 5, 42};
+
+static void check_logits(fb_session *session, const float *wanted) {
+    const float *logits;
+    int64_t vocab;
+    fb_error err;
+    assert_ok(fb_session_logits(session, &logits, NULL, &vocab, &err), &err);
+    assert_memory_equal(logits, wanted, (size_t)vocab * sizeof *logits);
+}
+
+static fb_status try_model(stage *s, fb_error *err) {
+    fb_model *model;
+    FB_TRY(fb_model_open(s->path, &model, err));
+    fb_model_free(model);
+    return FB_OK;
+}
+
+static fb_status try_gguf(stage *s, fb_error *err) {
+    (void)s;
+    fb_model *model;
+    FB_TRY(fb_model_open("tests/data/gguf/llama-linear-sharded.gguf", &model, err));
+    fb_model_free(model);
+    return FB_OK;
+}
+
+static fb_status try_shards(stage *s, fb_error *err) {
+    (void)s;
+    fb_model *model;
+    FB_TRY(fb_model_open(FBT_GOLDENS "/llama-linear-sharded", &model, err));
+    fb_model_free(model);
+    return FB_OK;
+}
+
+static fb_status try_session(stage *s, fb_error *err) {
+    fb_session *session;
+    FB_TRY(fb_session_create(s->model, &s->options, &session, err));
+    fb_status status = fb_session_prefill(session, ids, TOKENS, err);
+    if (status == FB_OK) check_logits(session, s->before);
+    fb_session_free(session);
+    return status;
+}
+
+/* A model without a session: its weights are loaded and a device is opened. */
+static fb_status try_first_session(stage *s, fb_error *err) {
+    stage own = *s;
+    FB_TRY(fb_model_open(s->path, &own.model, err));
+    fb_status status = try_session(&own, err);
+    fb_model_free(own.model);
+    return status;
+}
+
+/* Without memory for the head's screen, the token is the same. */
+static fb_status try_greedy(stage *s, fb_error *err) {
+    fb_model *model;
+    fb_session *session = NULL;
+    int32_t best = 0, wanted = 0;
+    for (int32_t i = 0; i < s->vocab; i++) wanted = s->before[i] > s->before[wanted] ? i : wanted;
+    FB_TRY(fb_model_open(s->path, &model, err));
+    fb_session_options options = s->options;
+    options.greedy = true;
+    fb_status status = fb_session_create(model, &options, &session, err);
+    if (status == FB_OK) status = fb_session_prefill(session, ids, TOKENS, err);
+    if (status == FB_OK) status = fb_session_best(session, &best, err);
+    if (status == FB_OK) assert_int_equal(best, wanted);
+    fb_session_free(session);
+    fb_model_free(model);
+    return status;
+}
+
+/* The session itself goes on, or can go on. */
+static fb_status try_step(stage *s, fb_error *err) {
+    fb_status status = fb_session_decode(s->session, 9, err);
+    if (status != FB_OK) return status;
+    check_logits(s->session, s->logits);
+    return fb_session_trim(s->session, TOKENS, err);
+}
+
+/* Whoever writes first has to copy the cache. */
+static fb_status try_fork(stage *s, fb_error *err) {
+    fb_session *fork;
+    FB_TRY(fb_session_fork(s->session, &fork, err));
+    fb_status status = fb_session_decode(fork, 9, err);
+    if (status == FB_OK) check_logits(fork, s->logits);
+    if (status == FB_OK) status = try_step(s, err);
+    fb_session_free(fork);
+    return status;
+}
+
+static fb_status try_text(stage *s, fb_error *err) {
+    int32_t *tokens = NULL;
+    int64_t number;
+    char *text = NULL;
+    size_t bytes;
+    FB_TRY(fb_tokenize(s->model, "a b c", 5, false, &tokens, &number, err));
+    fb_status status = fb_detokenize(s->model, tokens, number, false, &text, &bytes, err);
+    if (status == FB_OK) assert_non_null(strstr(text, "b c"));
+    fb_free(tokens);
+    fb_free(text);
+    return status;
+}
+
+static fb_status try_quantize(stage *s, fb_error *err) {
+    char *dir = fbt_dir_create(), *path = fbt_format("%s/x.gguf", dir);
+    fb_quantize_options options = {.size = sizeof options};
+    fb_quantize_options_default(&options);
+    options.type = options.head = FB_Q4_0;
+    fb_status status = fb_model_quantize(s->model, path, &options, NULL, err);
+    free(path);
+    fbt_dir_remove(dir);
+    return status;
+}
+
+/* ---- the loop ------------------------------------------------------------------------------------------ */
+
+static stage stages[1];
+
+/* A thread that has just been started frees what it was started with. */
+static void check_leaks(int64_t before) {
+    for (int i = 0; i < 1000 && count_live() != before; i++) usleep(1000);
+    assert_int_equal(count_live(), before);
+}
+
+static void survives(void **state) {
+    fb_status (*attempt)(stage * s, fb_error * err);
+    *(void **)&attempt = *state;
+    stage *s = stages;
+    fb_error err = {0};
+    atomic_store(&count, 0);
+    assert_ok(attempt(s, &err), &err);
+    int64_t all = atomic_load(&count), failed = 0, before = count_live();
+    for (int64_t i = 0; i < all; i++) {
+        if (fbt_passes_over(3)) continue;
+        memset(&err, 0, sizeof err);
+        atomic_store(&count, 0);
+        atomic_store(&fail_at, i);
+        fb_status status = attempt(s, &err);
+        atomic_store(&fail_at, -1);
+        failed += status != FB_OK;
+        check_leaks(before);
+        bool thread = status == FB_ERROR_SYSTEM && strstr(err.message, "threads: ");
+        if (status != FB_OK && !thread) assert_refused(status, FB_ERROR_MEMORY, &err, "memory");
+        /* The session is where it was, and takes the same step. */
+        assert_int_equal(fb_session_position(s->session), TOKENS);
+        if (i % 7 == 0) assert_ok(try_step(s, &err), &err);
+    }
+    assert_true(all > 0 && failed > 0);
+    print_message("# %lld allocations, %lld of them needed\n", (long long)all, (long long)failed);
+}
+
+static float *copy_logits(fb_session *session, int64_t *vocab) {
+    const float *logits;
+    fb_error err;
+    assert_ok(fb_session_logits(session, &logits, NULL, vocab, &err), &err);
+    float *copy = malloc((size_t)*vocab * sizeof *copy);
+    assert_non_null(copy);
+    memcpy(copy, logits, (size_t)*vocab * sizeof *copy);
+    return copy;
+}
+
+static int set_up(void **state) {
+    (void)state;
+    stage *s = stages;
+    fb_error err;
+    s->path = fbt_dir_from_golden("neox-parallel");
+    char *tokenizer = fbt_format("%s/tokenizer.json", s->path);
+    fbt_file_copy("tests/data/tokenizer/prefix.json", tokenizer);
+    fbt_json_set(tokenizer, "pre_tokenizer.add_prefix_space", "false"); /* a GGUF file cannot say more */
+    fbt_json_set(tokenizer, "added_tokens", "[]");
+    free(tokenizer);
+    s->model = fbt_model_open(s->path);
+    s->options.size = sizeof s->options;
+    fb_session_options_default(&s->options);
+    s->options.threads = 2;
+    s->options.fuse = "all";
+    assert_ok(fb_session_create(s->model, &s->options, &s->session, &err), &err);
+    assert_ok(fb_session_prefill(s->session, ids, TOKENS, &err), &err);
+    s->before = copy_logits(s->session, &s->vocab);
+    assert_ok(fb_session_decode(s->session, 9, &err), &err);
+    s->logits = copy_logits(s->session, &s->vocab);
+    assert_ok(fb_session_trim(s->session, TOKENS, &err), &err);
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    stage *s = stages;
+    fb_session_free(s->session);
+    fb_model_free(s->model);
+    free(s->before);
+    free(s->logits);
+    fbt_dir_remove(s->path);
+    return 0;
+}
+
+#define ATTEMPT(function)                                                                                    \
+    { #function, survives, NULL, NULL, (void *)(uintptr_t)(function) }
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        ATTEMPT(try_model),   ATTEMPT(try_gguf),     ATTEMPT(try_shards),
+        ATTEMPT(try_session), ATTEMPT(try_fork),     ATTEMPT(try_first_session),
+        ATTEMPT(try_text),    ATTEMPT(try_quantize), ATTEMPT(try_greedy),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
