@@ -11,6 +11,7 @@ DESTDIR ?=
 include mk/build.mk
 include mk/cuda.mk
 include mk/check.mk
+include mk/python.mk
 
 .PHONY: all run install help
 all: $(CLI) $(LIB_STATIC) $(LIB_SHARED) $(LIB_CUDA) $(PKGCONFIG)
