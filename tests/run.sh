@@ -122,7 +122,7 @@ program() { # program NAME COMMAND...
 # What is not timed runs early, as many programs at once as there are cores, and `program` waits for each. Those that
 # take longest come first: at the end all cores have something left to do.
 early_pid=
-longest='cli/(cuda|step)\.sh|backend/cuda/test_(host|fused)|run/test_(soak|session)|verify/test_(fusion|quantised|curve)'
+longest='cli/(cuda|cuda_families|step)\.sh|backend/cuda/test_(host|fused)|run/test_(soak|session|families)|verify/test_(fusion|quantised|curve)'
 longest_first() {
     local all
     all=$(cat)
@@ -148,13 +148,13 @@ unit() { # unit DIR LABEL ARGUMENT...
     scripts=$(find tests/cli -name '*.sh' ! -name lib.sh | sort)
     if [ "$label" = san ]; then
         echo "# san: backend/cuda: not run: the emulated device changes stacks, which the sanitizers do not follow"
-        echo "# san: cli/cuda.sh, cli/step.sh, cli/stream_oz.sh: not run: the first two for the same reason, the last is minutes of what stream.sh does"
+        echo "# san: cli/cuda.sh, cli/cuda_families.sh, cli/step.sh, cli/stream_oz.sh: not run: the first three for the same reason, the last is minutes of what stream.sh does"
         echo "# san: run/test_soak: not run: memory and times of a long stream, which here are not the program's own"
         sources=$(grep -vE 'backend/cuda/|run/test_soak' <<<"$sources")
-        scripts=$(grep -vE 'cli/(cuda|step|stream_oz)\.sh' <<<"$scripts")
+        scripts=$(grep -vE 'cli/(cuda|cuda_families|step|stream_oz)\.sh' <<<"$scripts")
         early=$(grep -vE 'cli/(bench|plan|profile)' <<<"$scripts"$'\n'"$sources")
     else # where times count, or threads, programs run alone; the soak compares times side by side, and takes long
-        early=$(grep -E 'cli/(cuda|step)\.sh|tests/(arch|backend|corrupt|file|model|oom|text|verify)/|run/test_soak' <<<"$scripts"$'\n'"$sources")
+        early=$(grep -E 'cli/(cuda|cuda_families|step)\.sh|tests/(arch|backend|corrupt|file|model|oom|text|verify)/|run/test_(soak|families)' <<<"$scripts"$'\n'"$sources")
     fi
     early=$(longest_first <<<"$early")
     echo "# running $label: $(wc -l <<<"$early") programs, $(nproc) at a time, then $(grep -cvxFf <(echo "$early") <<<"$sources"$'\n'"$scripts") one by one"

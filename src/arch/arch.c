@@ -5,33 +5,21 @@
 
 #include "arch/config.h"
 
-typedef struct arch_row {
-    const char *model_type;
-    const char *class_name; /* in `architectures` */
-    fb_status (*describe)(const fb_config *config, fb_spec *spec, fb_error *err);
-} arch_row;
-
-static const arch_row arch_table[] = {
-    {"gpt_neox", "GPTNeoXForCausalLM", fb_gpt_neox_describe},
-    {"llama", "LlamaForCausalLM", fb_llama_describe},
-    {"gpt2", "GPT2LMHeadModel", fb_gpt2_describe},
-};
-
-/* Keys that change the maths when they have another value than this one, and that no architecture here reads.
- * Absent and null are always fine. */
+/* Keys that change the maths when they have another value than this one. Absent and null are always fine. */
 static const struct {
     const char *key, *neutral; /* as JSON */
 } neutral_table[] = {
     {"sliding_window", "null"},
     {"use_sliding_window", "false"},
+    {"layer_types", "null"},
+    {"attn_logit_softcapping", "null"},
+    {"final_logit_softcapping", "null"},
+    {"no_rope_layers", "null"},
     {"quantization_config", "null"},
     {"is_encoder_decoder", "false"},
     {"add_cross_attention", "false"},
     {"scale_attn_weights", "true"},
     {"scale_attn_by_inverse_layer_idx", "false"},
-    {"attn_logit_softcapping", "null"},
-    {"final_logit_softcapping", "null"},
-    {"no_rope_layers", "null"},
     {"use_qk_norm", "false"},
     {"clip_qkv", "null"},
     {"logit_scale", "null"},
@@ -39,22 +27,62 @@ static const struct {
     {"num_local_experts", "null"},
 };
 
-static fb_status check_neutral(const fb_config *config, fb_error *err) {
-    for (size_t i = 0; i < sizeof neutral_table / sizeof *neutral_table; i++) {
-        const fb_json *value = fb_json_member(config->json, neutral_table[i].key);
-        char text[64];
-        if (value && strcmp(fb_json_show(value, text, sizeof text), neutral_table[i].neutral) != 0)
-            return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: %s: %s (only %s)", config->what,
-                           neutral_table[i].key, text, neutral_table[i].neutral);
-    }
-    const fb_json *types = fb_json_member(config->json, "layer_types");
-    if (types && !fb_json_is(types, FB_JSON_ARRAY))
-        return fb_fail(err, FB_ERROR_FILE, "%s: layer_types: not a list", config->what);
+#define WINDOWS "sliding_window", "use_sliding_window", "layer_types"
+
+typedef struct arch_row {
+    const char *model_type;
+    const char *class_name; /* in `architectures` */
+    fb_status (*describe)(const fb_config *config, fb_spec *spec, fb_error *err);
+    const char *reads[8]; /* keys of the table above that it reads itself */
+} arch_row;
+
+static const arch_row arch_table[] = {
+    {"gpt_neox", "GPTNeoXForCausalLM", fb_gpt_neox_describe, {NULL}},
+    {"llama", "LlamaForCausalLM", fb_llama_describe, {NULL}},
+    {"gpt2", "GPT2LMHeadModel", fb_gpt2_describe, {NULL}},
+    {"mistral", "MistralForCausalLM", fb_mistral_describe, {"sliding_window", "layer_types"}},
+    {"qwen2", "Qwen2ForCausalLM", fb_qwen2_describe, {WINDOWS}},
+    {"qwen3", "Qwen3ForCausalLM", fb_qwen3_describe, {WINDOWS}},
+    {"gemma2",
+     "Gemma2ForCausalLM",
+     fb_gemma2_describe,
+     {"sliding_window", "layer_types", "attn_logit_softcapping", "final_logit_softcapping"}},
+    {"gemma3_text",
+     "Gemma3ForCausalLM",
+     fb_gemma3_describe,
+     {"sliding_window", "layer_types", "attn_logit_softcapping", "final_logit_softcapping"}},
+    {"phi3", "Phi3ForCausalLM", fb_phi3_describe, {"sliding_window", "layer_types"}},
+    {"olmo2", "Olmo2ForCausalLM", fb_olmo2_describe, {NULL}},
+    {"granite", "GraniteForCausalLM", fb_granite_describe, {NULL}},
+    {"smollm3", "SmolLM3ForCausalLM", fb_smollm3_describe, {WINDOWS, "no_rope_layers"}},
+    {"stablelm", "StableLmForCausalLM", fb_stablelm_describe, {NULL}},
+};
+
+static bool reads(const arch_row *row, const char *key) {
+    for (size_t i = 0; i < sizeof row->reads / sizeof *row->reads && row->reads[i]; i++)
+        if (strcmp(row->reads[i], key) == 0) return true;
+    return false;
+}
+
+/* A list that says "full_attention" for every layer changes nothing. */
+static bool all_full(const fb_json *types) {
+    if (!fb_json_is(types, FB_JSON_ARRAY)) return false;
     for (const fb_json *type = fb_json_first(types); type; type = fb_json_next(type)) {
+        const char *name = fb_json_text_of(type);
+        if (!name || strcmp(name, "full_attention") != 0) return false;
+    }
+    return true;
+}
+
+static fb_status check_neutral(const fb_config *config, const arch_row *row, fb_error *err) {
+    for (size_t i = 0; i < sizeof neutral_table / sizeof *neutral_table; i++) {
+        const char *key = neutral_table[i].key;
+        const fb_json *value = fb_json_member(config->json, key);
         char text[64];
-        if (strcmp(fb_json_show(type, text, sizeof text), "\"full_attention\"") != 0)
-            return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: layer_types: %s (only \"full_attention\")",
-                           config->what, text);
+        if (!value || reads(row, key) || (strcmp(key, "layer_types") == 0 && all_full(value))) continue;
+        if (strcmp(fb_json_show(value, text, sizeof text), neutral_table[i].neutral) != 0)
+            return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: %s: %s (only %s)", config->what, key, text,
+                           neutral_table[i].neutral);
     }
     return FB_OK;
 }
@@ -74,7 +102,7 @@ static fb_status check_class(const fb_config *config, const arch_row *row, fb_er
 static fb_status find_arch(const fb_config *config, const arch_row **out, fb_error *err) {
     const char *type;
     FB_TRY(fb_json_need_string(config->what, config->json, "model_type", &type, err));
-    char known[128] = "";
+    char known[256] = "";
     for (size_t i = 0; i < sizeof arch_table / sizeof *arch_table; i++) {
         *out = &arch_table[i];
         if (strcmp(type, arch_table[i].model_type) == 0) return FB_OK;
@@ -91,7 +119,7 @@ static fb_status describe(const char *what, const fb_json *json, fb_spec *spec, 
     const arch_row *row;
     FB_TRY(find_arch(&config, &row, err));
     FB_TRY(check_class(&config, row, err));
-    FB_TRY(check_neutral(&config, err));
+    FB_TRY(check_neutral(&config, row, err));
     spec->architecture = row->model_type;
     spec->begin = FB_NONE;
     fb_spec_fact(spec, "architecture", "%s", row->model_type);

@@ -12,7 +12,7 @@ typedef struct fb_config {
 
 /* Sizes above these are refused: far beyond any model, and small enough that no product of three overflows.
  */
-#define FB_LIMIT_LAYERS  4096
+#define FB_LIMIT_LAYERS  FB_MAX_LAYERS
 #define FB_LIMIT_WIDTH   (1 << 20) /* hidden size, MLP size, heads * head size */
 #define FB_LIMIT_HEADS   4096
 #define FB_LIMIT_VOCAB   (1 << 24)
@@ -44,5 +44,15 @@ fb_status fb_config_rope(const fb_config *config, fb_spec *spec, int64_t head_di
 fb_status fb_gpt_neox_describe(const fb_config *config, fb_spec *spec, fb_error *err);
 fb_status fb_llama_describe(const fb_config *config, fb_spec *spec, fb_error *err);
 fb_status fb_gpt2_describe(const fb_config *config, fb_spec *spec, fb_error *err);
+fb_status fb_mistral_describe(const fb_config *config, fb_spec *spec, fb_error *err);
+fb_status fb_qwen2_describe(const fb_config *config, fb_spec *spec, fb_error *err);
+fb_status fb_qwen3_describe(const fb_config *config, fb_spec *spec, fb_error *err);
+fb_status fb_gemma2_describe(const fb_config *config, fb_spec *spec, fb_error *err);
+fb_status fb_gemma3_describe(const fb_config *config, fb_spec *spec, fb_error *err);
+fb_status fb_phi3_describe(const fb_config *config, fb_spec *spec, fb_error *err);
+fb_status fb_olmo2_describe(const fb_config *config, fb_spec *spec, fb_error *err);
+fb_status fb_granite_describe(const fb_config *config, fb_spec *spec, fb_error *err);
+fb_status fb_smollm3_describe(const fb_config *config, fb_spec *spec, fb_error *err);
+fb_status fb_stablelm_describe(const fb_config *config, fb_spec *spec, fb_error *err);
 
 #endif

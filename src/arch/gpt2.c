@@ -1,4 +1,5 @@
 /* GPT-2: learned positions, serial residual, weights stored transposed ("Conv1D": [inputs, outputs]). */
+#include <math.h>
 #include <stdio.h>
 
 #include "arch/config.h"
@@ -37,7 +38,7 @@ static void write_program(fb_build *b, const gpt2 *c) {
     int32_t positions = fb_build_matrix(b, "transformer.wpe.weight", p->context, h);
 
     b->section = FB_PROLOGUE;
-    int32_t token = fb_build_embed(b, "token", tokens);
+    int32_t token = fb_build_embed(b, "token", tokens, 1);
     int32_t x = fb_build_binary(b, FB_OP_ADD, "x", token, fb_build_embed_position(b, "position", positions));
 
     b->section = FB_BODY;
@@ -48,7 +49,7 @@ static void write_program(fb_build *b, const gpt2 *c) {
     int32_t k = fb_build_view(b, "k", qkv, c->heads, d, h, d);
     int32_t v = fb_build_view(b, "v", qkv, c->heads, d, 2 * h, d);
     fb_build_kv_append(b, k, v);
-    int32_t context = fb_build_attention(b, "context", q);
+    int32_t context = fb_build_attention(b, "context", q, 1 / sqrt((double)d), 0);
     int32_t attn = project(b, "attn", "attn.c_proj", context, h, h);
     int32_t middle = fb_build_binary(b, FB_OP_ADD, "x_mid", attn, x);
     int32_t n2 = norm(b, "n2", LAYER "ln_2", middle, c->eps);

@@ -1,6 +1,8 @@
 /* GPT-NeoX (Pythia and the built-in model). With parallel residual both branches read the layer's input:
  *     x = (mlp(ln2(x)) + attention(ln1(x))) + x
  * and without it the second reads what the first left. The order of the additions is part of the model. */
+#include <math.h>
+
 #include "arch/config.h"
 #include "program/build.h"
 
@@ -20,8 +22,8 @@ static void write_program(fb_build *b, const neox *c) {
     int32_t embed_in = fb_build_matrix(b, "gpt_neox.embed_in.weight", p->vocab, h);
 
     b->section = FB_PROLOGUE;
-    int32_t x = fb_build_embed(b, "x", embed_in);
-    int32_t angles = c->rotary ? fb_build_rope_angles(b, "angles", c->rotary) : FB_NONE;
+    int32_t x = fb_build_embed(b, "x", embed_in, 1);
+    int32_t angles = c->rotary ? fb_build_rope_angles(b, "angles", c->rotary, 0, 1) : FB_NONE;
 
     b->section = FB_BODY;
     int32_t n1 = fb_build_layernorm(b, "n1", x, fb_build_vector(b, LAYER "input_layernorm.weight", h),
@@ -39,7 +41,7 @@ static void write_program(fb_build *b, const neox *c) {
         k = fb_build_rope(b, "k_rot", k, angles);
     }
     fb_build_kv_append(b, k, v);
-    int32_t context = fb_build_attention(b, "context", q);
+    int32_t context = fb_build_attention(b, "context", q, 1 / sqrt((double)d), 0);
     int32_t dense_bias = c->attention_bias ? fb_build_vector(b, LAYER "attention.dense.bias", h) : FB_NONE;
     int32_t attn = fb_build_linear(b, "attn", context,
                                    fb_build_matrix(b, LAYER "attention.dense.weight", h, h), dense_bias);

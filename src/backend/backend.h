@@ -40,8 +40,12 @@ typedef struct fb_executor_options {
     bool profile;     /* fill in the times of fb_trace */
     bool graph;       /* CUDA: record a decode step once and launch it as one graph */
     bool step; /* CUDA: run the layers as one kernel; needs `graph`, and step_why_not must return NULL */
-    int64_t capacity;      /* slots of a sequence's cache */
-    fb_ring ring;          /* which positions the cache keeps */
+    int64_t capacity; /* slots of a sequence's cache */
+    fb_ring ring;     /* which positions the cache keeps */
+    /* The same for layers of each kind, where a kind has a window of its own; slots 0: as above. No kind has
+     * more slots than `capacity`. */
+    int64_t slots[FB_MAX_KINDS];
+    fb_ring rings[FB_MAX_KINDS];
     int64_t chunk;         /* the most rows in a step */
     int64_t epilogue_rows; /* the most rows in a step whose logits are wanted */
 } fb_executor_options;

@@ -30,14 +30,30 @@ static int64_t buffer_bytes(const fb_frame *f, int32_t buffer) {
     return aligned(most);
 }
 
+static void divide_cache(fb_frame *f) {
+    const fb_program *p = f->bound.program;
+    const fb_executor_options *o = &f->options;
+    for (int k = 0; k < FB_MAX_KINDS; k++) {
+        int64_t slots = o->slots[k] ? o->slots[k] : o->capacity;
+        int64_t capacity = (slots + FB_KV_GROUP - 1) / FB_KV_GROUP * FB_KV_GROUP;
+        f->cache[k].capacity = capacity;
+        f->cache[k].half = aligned(p->kv_heads * capacity * p->head_dim * fb_dtype_size(o->kv));
+        f->cache[k].ring = o->slots[k] ? o->rings[k] : o->ring;
+    }
+    f->cache_bytes = 0;
+    for (int64_t layer = 0; layer < p->layers; layer++) {
+        f->cache_at[layer] = f->cache_bytes;
+        f->cache_bytes += 2 * f->cache[p->kind_of[layer]].half;
+    }
+}
+
 fb_status fb_frame_init(fb_frame *f, const fb_bound *bound, const fb_executor_options *options,
                         fb_error *err) {
     const fb_program *p = bound->program;
     memset(f, 0, sizeof *f);
     f->bound = *bound;
     f->options = *options;
-    f->cache_capacity = (options->capacity + FB_KV_GROUP - 1) / FB_KV_GROUP * FB_KV_GROUP;
-    f->cache_half = aligned(p->kv_heads * f->cache_capacity * p->head_dim * fb_dtype_size(options->kv));
+    divide_cache(f);
     FB_TRY(fb_layout_make(p, &f->layout, err));
     for (int32_t i = 0; i < p->op_count[FB_EPILOGUE]; i++)
         for (int k = 0; k < FB_MAX_OUT; k++)
@@ -86,20 +102,27 @@ int64_t fb_frame_first(const fb_frame *f, int32_t value, const fb_batch *batch, 
     return f->in_epilogue[value] ? 0 : batch->count - rows;
 }
 
-int64_t fb_frame_cache_bytes(const fb_frame *f) { return 2 * f->bound.program->layers * f->cache_half; }
+int64_t fb_frame_cache_bytes(const fb_frame *f) { return f->cache_bytes; }
+
+bool fb_frame_forgets(const fb_frame *f) {
+    bool any = false;
+    for (int32_t k = 0; k < f->bound.program->kind_count; k++) any = any || f->cache[k].ring.window;
+    return any;
+}
 
 fb_kv fb_frame_cache(const fb_frame *f, uint8_t *cache, int64_t layer) {
     const fb_program *p = f->bound.program;
-    int64_t k_at = 2 * layer * f->cache_half, v_at = k_at + f->cache_half;
+    int kind = p->kind_of[layer];
+    int64_t k_at = f->cache_at[layer], v_at = k_at + f->cache[kind].half;
     return (fb_kv){.k = cache ? cache + k_at : NULL,
                    .v = cache ? cache + v_at : NULL,
                    .k_at = k_at,
                    .v_at = v_at,
                    .dtype = f->options.kv,
                    .heads = p->kv_heads,
-                   .capacity = f->cache_capacity,
+                   .capacity = f->cache[kind].capacity,
                    .width = p->head_dim,
-                   .ring = f->options.ring};
+                   .ring = f->cache[kind].ring};
 }
 
 void fb_frame_cache_name(const fb_frame *f, char *name, size_t size) {
@@ -117,6 +140,14 @@ static void bind_weights(const fb_frame *f, const fb_op *op, int64_t layer, fb_c
             call->weights[k] = f->bound.weights[slots[k] * p->layers + layer];
         else
             call->weights[k].data = NULL;
+}
+
+/* Layers of other kinds than 0 are rotated by other angles. */
+static void choose_angles(const fb_frame *f, const fb_op *op, int64_t layer, fb_call *call) {
+    const fb_program *p = f->bound.program;
+    int32_t named = p->kinds[0].angles, angles = p->kinds[p->kind_of[layer]].angles;
+    for (int k = 0; angles != named && k < FB_MAX_IN; k++)
+        if (op->in[k] == named && named != FB_NONE) call->in[k] = fb_frame_view(f, angles);
 }
 
 /* The epilogue reads only the rows whose logits are wanted, which are the last ones. So views of values that
@@ -137,6 +168,7 @@ void fb_frame_call(const fb_frame *f, fb_section section, int32_t index, int64_t
     bind_weights(f, op, layer, call);
     call->row = rows;
     call->rows = batch->count;
+    if (section == FB_BODY) choose_angles(f, op, layer, call);
     if (section == FB_EPILOGUE) narrow_to_epilogue(f, op, batch, call);
 }
 

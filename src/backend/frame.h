@@ -12,8 +12,13 @@ typedef struct fb_frame {
     uint8_t *buffer[FB_MAX_VALUES];
     bool in_epilogue[FB_MAX_VALUES];        /* values that have only the epilogue's rows */
     fb_call calls[FB_SECTIONS][FB_MAX_OPS]; /* complete but for weights, cache and the step's rows */
-    int64_t cache_capacity;                 /* slots, a multiple of FB_KV_GROUP */
-    int64_t cache_half;                     /* bytes of one layer's k (v has as many) */
+    struct {
+        int64_t capacity; /* slots, a multiple of FB_KV_GROUP */
+        int64_t half;     /* bytes of one layer's k (v has as many) */
+        fb_ring ring;
+    } cache[FB_MAX_KINDS];           /* by kind of layer */
+    int64_t cache_at[FB_MAX_LAYERS]; /* bytes from the beginning of a sequence's cache to the layer's k */
+    int64_t cache_bytes;
 } fb_frame;
 
 /* The common head of an executor; each backend's own struct begins with it. */
@@ -33,9 +38,11 @@ fb_view fb_frame_view(const fb_frame *frame, int32_t value);
 /* The index of the first of a value's last `rows` rows in a step. */
 int64_t fb_frame_first(const fb_frame *frame, int32_t value, const fb_batch *batch, int64_t rows);
 
-/* The cache: [layers][k v], each kv_heads * cache_capacity * head_dim. Its bytes; and one layer's part of it.
+/* The cache: [layers][k v], each kv_heads * capacity * head_dim. Its bytes; and one layer's part of it.
  * `memory` is NULL for a backend whose kernels look up the address of a sequence's cache. */
 int64_t fb_frame_cache_bytes(const fb_frame *frame);
+/* Whether layers of some kind forget. */
+bool fb_frame_forgets(const fb_frame *frame);
 fb_kv fb_frame_cache(const fb_frame *frame, uint8_t *cache, int64_t layer);
 /* Writes a name such as "KV cache of 512 tokens", for messages. */
 void fb_frame_cache_name(const fb_frame *frame, char *name, size_t size);

@@ -16,14 +16,15 @@
     X(ATTN_FLASH, attn_flash, TOL, "scores + softmax + values, without a buffer of scores")                  \
     X(ROPE_KV, rope_kv, BIT, "rope on q and k + the append to the KV cache")                                 \
     X(QUANT_GEMM, quant_gemm, BIT, "quantising x + the projection(s) that multiply its integers")            \
-    X(SWIGLU_DUAL, swiglu_dual, BIT, "gate and up projections + silu + product")                             \
-    X(SWIGLU_GEMM, swiglu_gemm, BIT, "silu on the sums of the gate projection")                              \
-    X(SWIGLU_VEC, swiglu_vec, BIT, "silu + product")                                                         \
+    X(SWIGLU_DUAL, swiglu_dual, BIT, "gate and up projections + silu or gelu + product")                     \
+    X(SWIGLU_GEMM, swiglu_gemm, BIT, "silu or gelu on the sums of the gate projection")                      \
+    X(SWIGLU_VEC, swiglu_vec, BIT, "silu or gelu + product")                                                 \
     X(DOWN_ADD, down_add, BIT, "output projection(s) + bias + residual")                                     \
     X(BIAS_ACT, bias_act, BIT, "projection + bias + gelu")                                                   \
     X(QKV, qkv, BIT, "q, k and v projections")                                                               \
     X(QKV_UP, qkv_up, BIT, "qkv and MLP-up projections, where both read the same x")                         \
     X(NORM_LINEAR, norm_linear, BIT, "norm + the projection(s) that read it")                                \
+    X(NORM_ADD, norm_add, BIT, "norm of a branch + the residual addition after it")                          \
     X(ADD3, add3, BIT, "(a + b) + c")                                                                        \
     X(ADD_NORM, add_norm, BIT, "residual add(s) + the next norm(s), across the layer boundary")              \
     X(GRAPH, graph, BIT, "all launches of a decode step, recorded once (cuda)")                              \
@@ -62,6 +63,7 @@ typedef struct fb_plan_options {
     bool greedy;           /* only the best token of a step is wanted, not the logits */
     bool float_dot;        /* multiply quantised weights with floats: the program has no quantize op */
     int64_t sinks, window; /* of a cache that forgets (fb_ring); 0: dense */
+    int64_t context;       /* the tokens that a dense cache can hold; 0: unknown, or it forgets */
     /* What the device can do. The device is asked before a plan is made; a plan never changes afterwards. */
     bool screen;           /* the head has a screen (base/screen.h) on the device … */
     const char *no_screen; /* … or the reason why not; NULL: the pattern's own reason */

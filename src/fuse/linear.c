@@ -43,10 +43,19 @@ bool fb_condition_same_input(const fb_match *m) {
     return fb_match_op(m, 0)->in[0] == fb_match_op(m, 2)->in[0];
 }
 
+/* Directly, or through a norm of q or k. */
 static bool feeds_attention(const fb_match *m, const fb_op *op) {
-    return fb_value_feeds(m->program, m->section, op->out[0],
-                          FB_KIND(ROPE) | FB_KIND(KV_APPEND) | FB_KIND(ROPE_KV) | FB_KIND(ATTN_SCORES) |
-                              FB_KIND(ATTN_ROWS) | FB_KIND(ATTN_FLASH));
+    const uint64_t kinds = FB_KIND(ROPE) | FB_KIND(KV_APPEND) | FB_KIND(ROPE_KV) | FB_KIND(ATTN_SCORES) |
+                           FB_KIND(ATTN_ROWS) | FB_KIND(ATTN_FLASH);
+    const fb_program *p = m->program;
+    if (fb_value_feeds(p, m->section, op->out[0], kinds)) return true;
+    for (int32_t i = 0; i < p->op_count[m->section]; i++) {
+        const fb_op *norm = &p->ops[m->section][i];
+        if (norm->kind == FB_OP_RMSNORM && p->values[norm->in[0]].storage == p->values[op->out[0]].storage &&
+            fb_value_feeds(p, m->section, norm->out[0], kinds))
+            return true;
+    }
+    return false;
 }
 
 bool fb_condition_qkv(const fb_match *m) {
@@ -145,11 +154,16 @@ bool fb_rewrite_norm_linear(const fb_match *m) {
 
 /* ---- after: activation, product, residual ---- */
 
-/* A projection and the activation of one of its segments: bias_act, and swiglu_gemm for silu. */
+/* Node 1 is an activation of a gate: it is multiplied. */
+bool fb_condition_gate(const fb_match *m) {
+    return fb_value_feeds(m->program, m->section, fb_match_op(m, 1)->out[0], FB_KIND(MUL));
+}
+
+/* A projection and the activation of one of its segments: swiglu_gemm for a gate, bias_act for others. */
 bool fb_rewrite_linear_act(const fb_match *m) {
     bool ok;
     const fb_op *act = fb_match_op(m, 1);
-    fb_op group = group_of(m, act->kind == FB_OP_SILU ? FB_FUSE_SWIGLU_GEMM : FB_FUSE_BIAS_ACT, 0, 1, &ok);
+    fb_op group = group_of(m, fb_condition_gate(m) ? FB_FUSE_SWIGLU_GEMM : FB_FUSE_BIAS_ACT, 0, 1, &ok);
     for (int s = 0; ok && s < group.attr.segments; s++)
         if (group.out[s] == act->in[0]) {
             group.attr.segment[s].act = act->kind;
@@ -159,13 +173,13 @@ bool fb_rewrite_linear_act(const fb_match *m) {
     return false;
 }
 
-/* Nodes: gate, silu, up, mul. */
+/* Nodes: gate, an activation, up, mul. */
 bool fb_rewrite_swiglu_dual(const fb_match *m) {
     fb_op group = fb_match_new(FB_OP_LINEAR_GROUP, FB_FUSE_SWIGLU_DUAL);
     if (!add_segments(&group, fb_match_op(m, 0)) || !add_segments(&group, fb_match_op(m, 2)) ||
         group.attr.segments != 2)
         return false;
-    group.attr.segment[0].act = FB_OP_SILU;
+    group.attr.segment[0].act = fb_match_op(m, 1)->kind;
     group.attr.combine = FB_COMBINE_MUL;
     group.out[0] = fb_match_op(m, 3)->out[0];
     group.out[1] = FB_NONE;

@@ -12,13 +12,28 @@ bool fb_rewrite_add3(const fb_match *m) {
     return fb_match_replace(m, &op, 2);
 }
 
-/* Nodes: silu, mul. */
+/* Nodes: an activation, mul. */
 bool fb_rewrite_swiglu_vec(const fb_match *m) {
     const fb_op *silu = fb_match_op(m, 0), *mul = fb_match_op(m, 1);
     fb_op op = fb_match_new(FB_OP_SWIGLU, FB_FUSE_SWIGLU_VEC);
+    op.attr.act = silu->kind;
     op.in[0] = silu->in[0];
     op.in[1] = mul->in[mul->in[0] == silu->out[0] ? 1 : 0];
     op.out[0] = mul->out[0];
+    return fb_match_replace(m, &op, 2);
+}
+
+/* Nodes: norm, add. */
+bool fb_rewrite_norm_add(const fb_match *m) {
+    const fb_op *norm = fb_match_op(m, 0), *add = fb_match_op(m, 1);
+    fb_op op = fb_match_new(FB_OP_NORM_ADD, FB_FUSE_NORM_ADD);
+    op.attr.norm = norm->kind;
+    op.attr.eps = norm->attr.eps;
+    op.weights[0] = norm->weights[0];
+    op.weights[1] = norm->weights[1];
+    op.in[0] = norm->in[0];
+    op.in[1] = add->in[add->in[0] == norm->out[0] ? 1 : 0];
+    op.out[0] = add->out[0];
     return fb_match_replace(m, &op, 2);
 }
 

@@ -13,6 +13,7 @@ const char *fb_fuse_name(int fuse) { return fb_fuse_table[fuse].name; }
 #define K(kind) FB_KIND(kind)
 #define LINEARS (K(LINEAR) | K(LINEAR_GROUP))
 #define NORMS   (K(LAYERNORM) | K(RMSNORM))
+#define ACTS    (K(SILU) | K(GELU) | K(GELU_TANH))
 #define SUMS    (K(ADD) | K(ADD3))
 
 /* Each row has three lines: the nodes; the edges {reader, its input, writer, sole}; the functions and the
@@ -43,17 +44,17 @@ const fb_pattern fb_pattern_table[] = {
      {{1, 0, 0, false}},
      NULL, fb_rewrite_quant_gemm, "no weights of Q8_0 or Q4_0"},
 
-    {FB_FUSE_SWIGLU_DUAL, FB_BODY, 4, {K(LINEAR), K(SILU), K(LINEAR), K(MUL)},
+    {FB_FUSE_SWIGLU_DUAL, FB_BODY, 4, {K(LINEAR), ACTS, K(LINEAR), K(MUL)},
      {{1, 0, 0, true}, {3, FB_ANY, 1, true}, {3, FB_ANY, 2, true}},
-     fb_condition_same_input, fb_rewrite_swiglu_dual, "no gated MLP with silu"},
+     fb_condition_same_input, fb_rewrite_swiglu_dual, "no gated MLP"},
 
-    {FB_FUSE_SWIGLU_GEMM, FB_BODY, 2, {LINEARS, K(SILU)},
+    {FB_FUSE_SWIGLU_GEMM, FB_BODY, 2, {LINEARS, ACTS},
      {{1, 0, 0, true}},
-     NULL, fb_rewrite_linear_act, "no gated MLP with silu"},
+     fb_condition_gate, fb_rewrite_linear_act, "no gated MLP"},
 
-    {FB_FUSE_SWIGLU_VEC, FB_BODY, 2, {K(SILU), K(MUL)},
+    {FB_FUSE_SWIGLU_VEC, FB_BODY, 2, {ACTS, K(MUL)},
      {{1, FB_ANY, 0, true}},
-     NULL, fb_rewrite_swiglu_vec, "no gated MLP with silu"},
+     NULL, fb_rewrite_swiglu_vec, "no gated MLP"},
 
     {FB_FUSE_DOWN_ADD, FB_BODY, 4, {LINEARS, LINEARS, K(ADD), K(ADD)},
      {{2, 0, 0, true}, {2, 1, 1, true}, {3, FB_ANY, 2, true}},
@@ -78,6 +79,10 @@ const fb_pattern fb_pattern_table[] = {
     {FB_FUSE_NORM_LINEAR, FB_BODY, 2, {NORMS, LINEARS},
      {{1, FB_ANY, 0, false}},
      fb_condition_norm_linear, fb_rewrite_norm_linear, "no norm into a projection"},
+
+    {FB_FUSE_NORM_ADD, FB_BODY, 2, {NORMS, K(ADD)},
+     {{1, FB_ANY, 0, true}},
+     NULL, fb_rewrite_norm_add, "no norm after a branch"},
 
     {FB_FUSE_ADD3, FB_BODY, 2, {K(ADD), K(ADD)},
      {{1, FB_ANY, 0, true}},

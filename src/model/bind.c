@@ -64,18 +64,34 @@ static fb_status check_dtype(const char *path, const fb_slot *slot, const source
 static fb_status check_shape(const char *path, const fb_slot *slot, const source *from, fb_error *err) {
     const fb_tensor_entry *entry = from->entry;
     bool transposed = from->order == FB_ROWS_TRANSPOSED;
-    int64_t first = transposed ? slot->cols : slot->rows, second = transposed ? slot->rows : slot->cols;
-    bool same = slot->vector ? entry->dims == 1 && entry->shape[0] == slot->cols
+    int64_t rows = slot->of && !slot->vector ? slot->of : slot->rows;
+    int64_t cols = slot->of && slot->vector ? slot->of : slot->cols;
+    int64_t first = transposed ? cols : rows, second = transposed ? rows : cols;
+    bool same = slot->vector ? entry->dims == 1 && entry->shape[0] == cols
                              : entry->dims == 2 && entry->shape[0] == first && entry->shape[1] == second;
     if (same) return FB_OK;
     char have[96], want[96];
     fb_tensor_shape_text(entry, have, sizeof have);
     if (slot->vector)
-        snprintf(want, sizeof want, "[%lld]", (long long)slot->cols);
+        snprintf(want, sizeof want, "[%lld]", (long long)cols);
     else
         snprintf(want, sizeof want, "[%lld, %lld]", (long long)first, (long long)second);
     return fb_fail(err, FB_ERROR_FILE, "%s: %s: shape %s (the config says %s)", path, entry->name, have,
                    want);
+}
+
+/* A float32 copy of a vector with 1 added; it belongs to the model. */
+static fb_status add_one(fb_model *m, fb_weight *w, fb_error *err) {
+    int64_t bytes = w->cols * (int64_t)sizeof(float);
+    float *copy = malloc((size_t)bytes);
+    if (!copy) return fb_fail_memory(err, "weights of a norm", bytes);
+    for (int64_t i = 0; i < w->cols; i++) copy[i] = (float)(1 + fb_dtype_get(w->dtype, w->data, i));
+    w->data = copy;
+    w->dtype = FB_F32;
+    w->mapped = false;
+    fb_status status = fb_model_attach(m, free, copy, err);
+    if (status != FB_OK) free(copy);
+    return status;
 }
 
 static fb_status bind_one(fb_model *m, const char *path, const fb_slot *slot, int64_t layer, int64_t index,
@@ -88,15 +104,15 @@ static fb_status bind_one(fb_model *m, const char *path, const fb_slot *slot, in
     FB_TRY(check_shape(path, slot, &from, err));
     w->rows = slot->rows;
     w->cols = slot->cols;
-    w->data = from.entry->data;
+    w->data = from.entry->data + slot->first * fb_dtype_bytes(w->dtype, slot->vector ? 1 : w->cols);
     w->order = from.order;
     w->mapped = true;
     w->head_dim = m->spec->program.head_dim;
-    m->info.parameters += from.entry->count;
-    m->parameters[w->dtype] += from.entry->count;
-    m->bytes[w->dtype] += fb_dtype_bytes(w->dtype, from.entry->count);
+    m->info.parameters += w->rows * w->cols;
+    m->parameters[w->dtype] += w->rows * w->cols;
+    m->bytes[w->dtype] += fb_dtype_bytes(w->dtype, w->rows * w->cols);
     *used = from.entry;
-    return FB_OK;
+    return slot->plus_one && !m->gguf ? add_one(m, w, err) : FB_OK;
 }
 
 static int by_address(const void *a, const void *b) {

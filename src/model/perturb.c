@@ -7,7 +7,8 @@
 /* ---- what is copied ------------------------------------------------------------------------------------ */
 
 static fb_status copy_spec(const fb_spec *from, fb_spec **out, fb_error *err) {
-    int64_t bytes = from->hyper.rotary / 2 * (int64_t)sizeof(double);
+    int64_t tables = from->program.frequency_tables,
+            bytes = tables * (from->hyper.rotary / 2) * (int64_t)sizeof(double);
     fb_spec *spec = malloc(sizeof *spec);
     *out = spec;
     if (!spec) return fb_fail_memory(err, "model", sizeof *spec);

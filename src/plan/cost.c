@@ -126,12 +126,23 @@ static void count_angles(counting *c) {
 }
 
 /* One worker computes a whole row. With one token all other workers wait. */
-static void count_norm(counting *c) {
-    int64_t rows = busiest(c->shape.rows, 1, c->shape.workers), n = weight(c, 0)->cols;
-    c->cost.workers = (int32_t)(c->shape.rows < c->shape.workers ? c->shape.rows : c->shape.workers);
-    c->cost.flops = c->shape.rows * n * norm_flops(c->op->kind);
+static void count_norms(counting *c, fb_op_kind kind) {
+    const fb_value *x = &c->program->values[c->op->in[0]];
+    int64_t n = weight(c, 0)->cols, all = c->shape.rows * (x->width == n ? x->heads : 1);
+    int64_t rows = busiest(all, 1, c->shape.workers);
+    c->cost.workers = (int32_t)(all < c->shape.workers ? all : c->shape.workers);
+    c->cost.flops = all * n * norm_flops(kind);
     c->cost.foreign = foreign(c, c->cost.act_read / c->cost.workers);
-    add_work(c, norm_term(c->op->kind), (double)rows, (double)(rows * n));
+    add_work(c, norm_term(kind), (double)rows, (double)(rows * n));
+}
+
+static void count_norm(counting *c) { count_norms(c, c->op->kind); }
+
+static void count_norm_add(counting *c) {
+    int64_t rows = busiest(c->shape.rows, 1, c->shape.workers), n = weight(c, 0)->cols;
+    count_norms(c, c->op->attr.norm);
+    add_work(c, FB_TERM_ADD, 0, (double)(rows * n));
+    c->cost.flops += c->shape.rows * n;
 }
 
 static void count_add_norm(counting *c) {
@@ -154,9 +165,10 @@ static void count_elementwise(counting *c) {
     int64_t cols = columns(c, c->op->out[0]), part = busiest(cols, GRAIN, c->shape.workers);
     double rows = (double)c->shape.rows, elements = rows * (double)part;
     bool function = c->op->kind == FB_OP_GELU || c->op->kind == FB_OP_GELU_TANH ||
-                    c->op->kind == FB_OP_SILU || c->op->kind == FB_OP_SWIGLU;
-    int64_t sums = c->op->kind == FB_OP_ADD3 ? 2 : c->op->in[1] != FB_NONE;
-    if (function) add_work(c, function_term(c->op->kind), rows, elements);
+                    c->op->kind == FB_OP_SILU || c->op->kind == FB_OP_SWIGLU || c->op->kind == FB_OP_SOFTCAP;
+    int64_t sums = c->op->kind == FB_OP_ADD3 ? 2 : c->op->in[1] != FB_NONE || c->op->kind == FB_OP_SCALE;
+    fb_op_kind kind = c->op->kind == FB_OP_SWIGLU ? c->op->attr.act : c->op->kind;
+    if (function) add_work(c, function_term(kind), rows, elements);
     if (sums) add_work(c, FB_TERM_ADD, function ? 0 : rows, elements * (double)sums);
     c->cost.flops = c->shape.rows * cols * (sums + (function ? FB_FLOPS_FUNCTION : 0));
 }
@@ -311,7 +323,18 @@ static void (*const counters[FB_OP_COUNT])(counting *) = {
     [FB_OP_ROPE_KV] = count_heads,       [FB_OP_ATTN_SCORES] = count_attention,
     [FB_OP_SOFTMAX] = count_attention,   [FB_OP_ATTN_VALUES] = count_attention,
     [FB_OP_ATTN_ROWS] = count_attention, [FB_OP_ATTN_FLASH] = count_attention,
+    [FB_OP_NORM_ADD] = count_norm_add,
 };
+
+/* The position at which a layer without windows sees as many tokens as the mean layer sees at `position`. */
+static int64_t mean_position(const fb_program *p, int64_t position) {
+    int64_t sum = 0;
+    for (int64_t layer = 0; layer < p->layers; layer++) {
+        int64_t window = p->kinds[p->kind_of[layer]].window;
+        sum += window && window <= position ? window - 1 : position;
+    }
+    return sum / p->layers;
+}
 
 fb_cost fb_cost_of(const fb_bound *bound, fb_section section, int32_t index, const fb_shape *shape) {
     const fb_program *p = bound->program;
@@ -321,6 +344,7 @@ fb_cost fb_cost_of(const fb_bound *bound, fb_section section, int32_t index, con
         const fb_weight *head = weight(&c, 0);
         c.screen = (fb_weight){.dtype = FB_Q8_0, .rows = head->rows, .cols = head->cols, .packed = true};
     }
+    if (section == FB_BODY) c.shape.position = mean_position(p, c.shape.position);
     if (section == FB_EPILOGUE) {
         c.shape.position += shape->rows - shape->epilogue_rows;
         c.shape.rows = shape->epilogue_rows;

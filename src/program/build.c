@@ -1,6 +1,5 @@
 #include "program/build.h"
 
-#include <math.h>
 #include <stdio.h>
 
 fb_op fb_op_new(fb_op_kind kind) {
@@ -46,12 +45,25 @@ int32_t fb_build_vector(fb_build *b, const char *name, int64_t cols) {
     return add_slot(b, name, (fb_slot){.rows = 1, .cols = cols, .vector = true});
 }
 
+int32_t fb_build_vector_plus_one(fb_build *b, const char *name, int64_t cols) {
+    return add_slot(b, name, (fb_slot){.rows = 1, .cols = cols, .vector = true, .plus_one = true});
+}
+
 int32_t fb_build_matrix(fb_build *b, const char *name, int64_t rows, int64_t cols) {
     return add_slot(b, name, (fb_slot){.rows = rows, .cols = cols});
 }
 
 int32_t fb_build_matrix_transposed(fb_build *b, const char *name, int64_t rows, int64_t cols) {
     return add_slot(b, name, (fb_slot){.rows = rows, .cols = cols, .transposed = true});
+}
+
+int32_t fb_build_matrix_part(fb_build *b, const char *name, int64_t first, int64_t rows, int64_t of,
+                             int64_t cols) {
+    return add_slot(b, name, (fb_slot){.rows = rows, .cols = cols, .first = first, .of = of});
+}
+
+int32_t fb_build_vector_part(fb_build *b, const char *name, int64_t first, int64_t cols, int64_t of) {
+    return add_slot(b, name, (fb_slot){.rows = 1, .cols = cols, .vector = true, .first = first, .of = of});
 }
 
 int32_t fb_build_view(fb_build *b, const char *name, int32_t of, int64_t heads, int64_t width, int64_t offset,
@@ -88,9 +100,12 @@ static int32_t emit(fb_build *b, fb_op_kind kind, int32_t x, int32_t y, int32_t 
     return out;
 }
 
-int32_t fb_build_embed(fb_build *b, const char *name, int32_t table) {
+/* A factor as ops have it: 0 is none. */
+static float factor(double scale) { return scale == 1 ? 0 : (float)scale; }
+
+int32_t fb_build_embed(fb_build *b, const char *name, int32_t table, double scale) {
     int32_t out = add_value(b, name, 1, b->program->slots[table].cols);
-    return emit(b, FB_OP_EMBED, FB_NONE, FB_NONE, table, FB_NONE, out, (fb_op_attr){0});
+    return emit(b, FB_OP_EMBED, FB_NONE, FB_NONE, table, FB_NONE, out, (fb_op_attr){.scale = factor(scale)});
 }
 
 int32_t fb_build_embed_position(fb_build *b, const char *name, int32_t table) {
@@ -98,11 +113,15 @@ int32_t fb_build_embed_position(fb_build *b, const char *name, int32_t table) {
     return emit(b, FB_OP_EMBED_POSITION, FB_NONE, FB_NONE, table, FB_NONE, out, (fb_op_attr){0});
 }
 
-int32_t fb_build_rope_angles(fb_build *b, const char *name, int32_t rotary) {
+int32_t fb_build_rope_angles(fb_build *b, const char *name, int32_t rotary, int32_t table, double scale) {
     int32_t out = add_value(b, name, 1, rotary);
     value_at(b, out)->always_f32 = true;
+    const double *tables = b->program->frequencies;
     return emit(b, FB_OP_ROPE_ANGLES, FB_NONE, FB_NONE, FB_NONE, FB_NONE, out,
-                (fb_op_attr){.rotary = rotary, .frequencies = b->program->frequencies});
+                (fb_op_attr){.rotary = rotary,
+                             .frequencies = tables ? tables + table * (rotary / 2) : NULL,
+                             .table = table,
+                             .scale = factor(scale)});
 }
 
 int32_t fb_build_layernorm(fb_build *b, const char *name, int32_t x, int32_t weight, int32_t bias,
@@ -131,9 +150,9 @@ void fb_build_kv_append(fb_build *b, int32_t k, int32_t v) {
     emit(b, FB_OP_KV_APPEND, k, v, FB_NONE, FB_NONE, FB_NONE, (fb_op_attr){0});
 }
 
-int32_t fb_build_attention(fb_build *b, const char *name, int32_t q) {
+int32_t fb_build_attention(fb_build *b, const char *name, int32_t q, double scale, double cap) {
     int64_t heads = value_at(b, q)->heads, width = value_at(b, q)->width;
-    fb_op_attr scaled = {.scale = (float)(1 / sqrt((double)width))};
+    fb_op_attr scaled = {.scale = (float)scale, .cap = (float)cap};
     int32_t scores = add_value(b, "scores", heads, 0), probs = add_value(b, "probs", heads, 0);
     emit(b, FB_OP_ATTN_SCORES, q, FB_NONE, FB_NONE, FB_NONE, scores, scaled);
     emit(b, FB_OP_SOFTMAX, scores, FB_NONE, FB_NONE, FB_NONE, probs, (fb_op_attr){0});
@@ -149,6 +168,16 @@ int32_t fb_build_binary(fb_build *b, fb_op_kind kind, const char *name, int32_t 
     return emit(b, kind, x, y, FB_NONE, FB_NONE, add_like(b, name, x), (fb_op_attr){0});
 }
 
+int32_t fb_build_scale(fb_build *b, const char *name, int32_t x, double scale) {
+    return emit(b, FB_OP_SCALE, x, FB_NONE, FB_NONE, FB_NONE, add_like(b, name, x),
+                (fb_op_attr){.scale = (float)scale});
+}
+
+int32_t fb_build_softcap(fb_build *b, const char *name, int32_t x, double cap) {
+    return emit(b, FB_OP_SOFTCAP, x, FB_NONE, FB_NONE, FB_NONE, add_like(b, name, x),
+                (fb_op_attr){.cap = (float)cap});
+}
+
 void fb_build_carry(fb_build *b, int32_t next, int32_t from) {
     fb_program *p = b->program;
     if (p->carry_count == FB_MAX_CARRIES)
@@ -159,6 +188,10 @@ void fb_build_carry(fb_build *b, int32_t next, int32_t from) {
 
 fb_status fb_build_end(fb_build *b, fb_error *err) {
     b->program->best = FB_NONE;
+    if (!b->program->kind_count) {
+        b->program->kind_count = 1;
+        b->program->kinds[0].angles = FB_NONE;
+    }
     if (b->full)
         return fb_fail(err, FB_ERROR_SYSTEM, "program: too long (%d ops a section, %d values, %d weights)",
                        FB_MAX_OPS, FB_MAX_VALUES, FB_MAX_SLOTS);

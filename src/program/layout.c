@@ -105,6 +105,11 @@ static fb_status find_lives(const fb_program *p, const op_order *s, life *l, fb_
             if (l->end[v] < done) l->end[v] = done;
         }
     }
+    /* Layers of other kinds read other angles than those that the body names. */
+    for (int32_t k = 0; k < p->kind_count; k++)
+        if (p->kinds[k].angles != FB_NONE && s->body_end > s->body_begin &&
+            l->end[storage_of(p, p->kinds[k].angles)] < s->body_begin)
+            l->end[storage_of(p, p->kinds[k].angles)] = s->body_begin;
     /* The body reads what the prologue wrote again in every pass. */
     for (int32_t v = 0; v < p->value_count; v++)
         if (l->begin[v] != NEVER && l->begin[v] < s->body_begin && l->end[v] >= s->body_begin &&

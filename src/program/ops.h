@@ -20,27 +20,30 @@ extern "C" {
  * the token has in the cache, and is compared with the sinks. It is the second input of attn_* and the second
  * output of rope_kv, whose fifth input holds its angles. */
 #define FB_OPS(X)                                                                                            \
-    X(EMBED, embed, 0, 1, 1, ANY, "out[t] = table[token[t]]")                                                \
+    X(EMBED, embed, 0, 1, 1, ANY, "out[t] = table[token[t]], times a scale if there is one")                 \
     X(EMBED_POSITION, embed_position, 0, 1, 1, ANY, "out[t] = table[p[t]]")                                  \
-    X(ROPE_ANGLES, rope_angles, 0, 1, 0, ANY, "cosines, then sines, of p[t] * frequency[i], in float32")     \
+    X(ROPE_ANGLES, rope_angles, 0, 1, 0, ANY, "cosines, then sines, of p[t] * frequency[i], times a scale")  \
     X(LAYERNORM, layernorm, 1, 1, 2, ANY, "(x - mean) / sqrt(variance + eps) * weight + bias")               \
-    X(RMSNORM, rmsnorm, 1, 1, 1, ANY, "x / sqrt(mean(x^2) + eps) * weight")                                  \
+    X(RMSNORM, rmsnorm, 1, 1, 1, ANY, "x / sqrt(mean(x^2) + eps) * weight; of a row, or of each head")       \
     X(QUANTIZE, quantize, 1, 1, 0, ANY, "blocks of 32: int8, their scale and their sum")                     \
     X(LINEAR, linear, 1, 1, 2, ANY, "x * weight^T + bias")                                                   \
     X(ROPE, rope, 2, 1, 0, ANY, "pairs (i, i + n/2) of each head's first n elements, rotated by the angles") \
     X(KV_APPEND, kv_append, 2, 0, 0, ANY, "k and v become rows p[t] of the layer's cache")                   \
-    X(ATTN_SCORES, attn_scores, 2, 1, 0, ANY, "q . cached k * scale, for slots that token t looks into")     \
+    X(ATTN_SCORES, attn_scores, 2, 1, 0, ANY,                                                                \
+      "q . cached k * scale, or softcap of it, for slots that t sees")                                       \
     X(SOFTMAX, softmax, 1, 1, 0, ELEMENT, "exp(x - max) / sum, over the slots that attn_scores wrote")       \
     X(ATTN_VALUES, attn_values, 1, 1, 0, ANY, "sum of probability * cached v")                               \
     X(GELU, gelu, 1, 1, 0, ELEMENT, "x * Phi(x)")                                                            \
     X(GELU_TANH, gelu_tanh, 1, 1, 0, ELEMENT, "x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3)))")           \
     X(SILU, silu, 1, 1, 0, ELEMENT, "x / (1 + exp(-x))")                                                     \
+    X(SCALE, scale, 1, 1, 0, ELEMENT, "x * scale")                                                           \
+    X(SOFTCAP, softcap, 1, 1, 0, ELEMENT, "cap * tanh(x / cap)")                                             \
     X(MUL, mul, 2, 1, 0, ELEMENT, "a * b")                                                                   \
     X(ADD, add, 2, 1, 0, ELEMENT, "a + b")                                                                   \
     X(ADD3, add3, 3, 1, 0, ELEMENT, "(a + b) + c")                                                           \
     X(ADD_NORM, add_norm, 3, 3, 4, ELEMENT, "x = a + b or (a + b) + c, and one or two norms of it")          \
     X(NORM_ADD, norm_add, 2, 1, 2, ANY, "a norm of a, plus b")                                               \
-    X(SWIGLU, swiglu, 2, 1, 0, ELEMENT, "silu(a) * b")                                                       \
+    X(SWIGLU, swiglu, 2, 1, 0, ELEMENT, "act(a) * b, with silu or a gelu")                                   \
     X(LINEAR_GROUP, linear_group, 4, 3, 12, ELEMENT,                                                         \
       "up to three linears with norm, activation, product or residual")                                      \
     X(ROPE_KV, rope_kv, 5, 2, 0, HEAD, "q and k rotated; k and v become rows p[t] of the layer's cache")     \
@@ -99,9 +102,12 @@ typedef struct fb_op_attr {
     int32_t terms, norms;                /* add_norm: 2 or 3 terms, 1 or 2 norms */
     fb_op_kind norm;                     /* add_norm, norm_add */
     float eps;                           /* layernorm, rmsnorm, add_norm, norm_add */
-    float scale;                         /* attn_scores */
+    float scale;                         /* attn_*, scale; embed, rope_angles: 0 is none */
+    float cap;                           /* softcap; attn_*: of the scores, 0 is none */
+    fb_op_kind act;                      /* swiglu: gelu or gelu_tanh; anything else is silu */
     int32_t rotary;                      /* rope, rope_angles: elements of a head that rotate; even */
     const double *frequencies;           /* rope_angles: [rotary / 2]; belongs to the program */
+    int32_t table;                       /* rope_angles: which of the program's tables `frequencies` is */
     int64_t limit; /* rope_angles: larger positions are treated as this one; 0: no limit */
     bool screen;   /* head_argmax: use the weight's screen */
 } fb_op_attr;

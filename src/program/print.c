@@ -53,11 +53,20 @@ static void print_attr(FILE *f, const fb_op *op, const char *separator) {
     case FB_OP_ATTN_ROWS:
     case FB_OP_ATTN_FLASH:
         fprintf(f, ", scale %g", (double)op->attr.scale);
+        if (op->attr.cap) fprintf(f, ", cap %g", (double)op->attr.cap);
+        break;
+    case FB_OP_EMBED:
+    case FB_OP_SCALE:
+        if (op->attr.scale) fprintf(f, ", scale %g", (double)op->attr.scale);
+        break;
+    case FB_OP_SOFTCAP:
+        fprintf(f, ", cap %g", (double)op->attr.cap);
         break;
     default:
         break;
     }
     if (op->attr.rotary) fprintf(f, "%srotary %d", separator, op->attr.rotary);
+    if (op->attr.table) fprintf(f, ", table %d", op->attr.table);
     if (op->attr.limit) fprintf(f, ", at most %" PRId64, op->attr.limit);
 }
 
@@ -103,6 +112,36 @@ static void print_op(FILE *f, const fb_program *p, const fb_op *op, fb_fuse_name
     fputs(")\n", f);
 }
 
+/* The layers of a kind, as "0 to 4, 6 to 10, 12". */
+static void print_layers(FILE *f, const fb_program *p, int32_t kind) {
+    const char *separator = "";
+    for (int64_t i = 0; i < p->layers; i++) {
+        if (p->kind_of[i] != kind) continue;
+        int64_t last = i;
+        while (last + 1 < p->layers && p->kind_of[last + 1] == kind) last++;
+        fprintf(f, "%s%" PRId64, separator, i);
+        if (last > i) fprintf(f, " to %" PRId64, last);
+        separator = ", ";
+        i = last;
+    }
+}
+
+/* One line for each kind of layer, if there are several or one has a window. */
+static void print_kinds(FILE *f, const fb_program *p) {
+    if (p->kind_count == 1 && !p->kinds[0].window) return;
+    for (int32_t k = 0; k < p->kind_count; k++) {
+        const fb_kind *kind = &p->kinds[k];
+        fputs("  layers ", f);
+        print_layers(f, p, k);
+        if (kind->window)
+            fprintf(f, ": a token sees %" PRId64 " positions", kind->window);
+        else
+            fputs(": a token sees all positions", f);
+        if (kind->angles != FB_NONE) fprintf(f, ", rotated by %s", p->values[kind->angles].name);
+        fputs("\n", f);
+    }
+}
+
 fb_status fb_program_print(const fb_program *p, fb_fuse_name_fn fuse_name, char **text, fb_error *err) {
     *text = NULL;
     size_t size;
@@ -115,6 +154,7 @@ fb_status fb_program_print(const fb_program *p, fb_fuse_name_fn fuse_name, char 
             fputs(section == FB_PROLOGUE ? "prologue:\n" : "epilogue:\n", f);
         for (int32_t i = 0; i < p->op_count[section]; i++) print_op(f, p, &p->ops[section][i], fuse_name);
         if (section != FB_BODY) continue;
+        print_kinds(f, p);
         for (int32_t c = 0; c < p->carry_count; c++)
             fprintf(f, "  next layer's %s = %s\n", p->values[p->carries[c].next].name,
                     p->values[p->carries[c].from].name);

@@ -14,6 +14,8 @@
 #define FB_MAX_VALUES  64
 #define FB_MAX_SLOTS   48
 #define FB_MAX_CARRIES 4
+#define FB_MAX_KINDS   4
+#define FB_MAX_LAYERS  4096
 #define FB_NONE        (-1)
 
 #define FB_ARGMAX_WIDTH 512
@@ -35,7 +37,11 @@ typedef struct fb_slot {
     bool per_layer;
     bool vector;     /* the tensor has one dimension */
     bool transposed; /* the file has [cols, rows] */
-    fb_dtype dtype;  /* dtype of the weight in every layer; FB_DTYPE_COUNT: unknown, or it differs */
+    bool plus_one;   /* a checkpoint stores the weight less 1 (a GGUF file does not) */
+    /* Part of a tensor: rows `first` to first + rows - 1 of a tensor of `of` rows. `of` 0: the whole tensor.
+     */
+    int64_t first, of;
+    fb_dtype dtype; /* dtype of the weight in every layer; FB_DTYPE_COUNT: unknown, or it differs */
 } fb_slot;
 
 typedef struct fb_op {
@@ -55,6 +61,13 @@ typedef struct fb_carry {
         from; /* `from`, written in the body, becomes `next` of the following pass and of the epilogue */
 } fb_carry;
 
+/* How layers differ. All layers have the ops of the body; those of a kind share what is here. */
+typedef struct fb_kind {
+    int64_t window; /* a token sees so many positions, itself included; 0: all before it */
+    int32_t
+        angles; /* the value that ropes read instead of kind 0's, which the body names; FB_NONE: no rope */
+} fb_kind;
+
 typedef struct fb_program {
     fb_op ops[FB_SECTIONS][FB_MAX_OPS];
     int32_t op_count[FB_SECTIONS];
@@ -65,6 +78,10 @@ typedef struct fb_program {
     fb_carry carries[FB_MAX_CARRIES];
     int32_t carry_count;
 
+    fb_kind kinds[FB_MAX_KINDS];
+    int32_t kind_count;             /* at least 1 */
+    uint8_t kind_of[FB_MAX_LAYERS]; /* by layer */
+
     int64_t layers, hidden, vocab, context;
     int64_t kv_heads, head_dim; /* of the cache: each token has two rows of kv_heads * head_dim per layer */
     int32_t residual;           /* the value that holds a layer's hidden state after each pass */
@@ -72,7 +89,11 @@ typedef struct fb_program {
     int32_t logits;             /* the value of all scores; FB_NONE if only the best is computed */
     int32_t best; /* FB_ARGMAX_WIDTH floats a row: (score, column) of each worker; FB_NONE if logits are
                      computed */
-    double *frequencies; /* frequencies of rope, owned; NULL without rope */
+    double *frequencies; /* of rope, owned: [frequency_tables][rotary / 2]; NULL without rope */
+    int32_t frequency_tables;
+    /* Models whose frequencies depend on the context (longrope): a session of more tokens than this reads
+     * table + 1 instead of each table. 0: it does not depend on it. */
+    int64_t long_context;
 } fb_program;
 
 void fb_program_clear(fb_program *program);
@@ -88,6 +109,9 @@ static inline int32_t fb_program_head(const fb_program *p) {
     }
     return FB_NONE;
 }
+
+/* For a session of more than long_context tokens: the angles are those of the long tables. */
+void fb_program_use_long(fb_program *program);
 
 /* For a cache with sinks: gives attention its second query, rotated at positions of at most `limit`. The
  * program must have rotary positions. */

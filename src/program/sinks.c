@@ -27,6 +27,15 @@ static fb_op *copy_after(fb_program *p, fb_section section, int32_t index, const
     return copy;
 }
 
+void fb_program_use_long(fb_program *p) {
+    for (int32_t i = 0; i < p->op_count[FB_PROLOGUE]; i++) {
+        fb_op_attr *attr = &p->ops[FB_PROLOGUE][i].attr;
+        if (p->ops[FB_PROLOGUE][i].kind != FB_OP_ROPE_ANGLES) continue;
+        attr->table++;
+        attr->frequencies += attr->rotary / 2;
+    }
+}
+
 fb_status fb_program_add_sinks(fb_program *p, int64_t limit, fb_error *err) {
     int32_t angles = find(p, FB_PROLOGUE, FB_OP_ROPE_ANGLES), scores = find(p, FB_BODY, FB_OP_ATTN_SCORES);
     int32_t rope = FB_NONE;
@@ -34,6 +43,11 @@ fb_status fb_program_add_sinks(fb_program *p, int64_t limit, fb_error *err) {
         if (p->ops[FB_BODY][i].kind == FB_OP_ROPE &&
             p->ops[FB_BODY][i].out[0] == p->ops[FB_BODY][scores].in[0])
             rope = i;
+    for (int32_t k = 0; k < p->kind_count; k++)
+        if (p->kind_count > 1 || p->kinds[k].window)
+            return fb_fail(err, FB_ERROR_UNSUPPORTED,
+                           "cache: sinks (this model's layers have windows of "
+                           "their own, or differ in their positions)");
     if (angles == FB_NONE || rope == FB_NONE)
         return fb_fail(err, FB_ERROR_SYSTEM, "program: sinks without rotary positions");
     if (p->op_count[FB_PROLOGUE] == FB_MAX_OPS || p->op_count[FB_BODY] == FB_MAX_OPS ||

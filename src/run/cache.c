@@ -73,9 +73,32 @@ static fb_status settle_ring(const fb_program *p, fb_session_options *o, fb_ring
     return FB_OK;
 }
 
-fb_status fb_cache_settle(const fb_program *p, fb_session_options *o, int64_t chunk, fb_ring *ring,
+/* Layers that have a window of their own forget what lies before it, unless the cache never gets so long. A
+ * window counts the token itself, a ring's does not. */
+static fb_status settle_kinds(const fb_program *p, const fb_session_options *o, fb_executor_options *e,
+                              fb_error *err) {
+    for (int32_t k = 0; k < p->kind_count; k++) {
+        int64_t window = p->kinds[k].window - 1;
+        e->slots[k] = e->capacity;
+        e->rings[k] = e->ring;
+        if (window < 0 || (e->ring.window ? e->ring.window <= window : e->capacity <= window + 1)) continue;
+        if (e->ring.sinks)
+            return fb_fail(err, FB_ERROR_UNSUPPORTED,
+                           "cache: sinks (layers of this model see %lld positions only; window can stream)",
+                           (long long)window + 1);
+        e->rings[k] = (fb_ring){.window = window, .size = window + o->chunk};
+        /* A window of 1 sees nothing but the token, and a ring's window of 0 would be a dense cache. */
+        if (window == 0)
+            return fb_fail(err, FB_ERROR_UNSUPPORTED, "sliding_window: 1 (a token must see another)");
+        e->slots[k] = window + o->chunk;
+        if (e->slots[k] > e->capacity) e->capacity = e->slots[k];
+    }
+    return FB_OK;
+}
+
+fb_status fb_cache_settle(const fb_program *p, fb_session_options *o, int64_t chunk, fb_executor_options *e,
                           fb_error *err) {
-    *ring = (fb_ring){0};
+    e->ring = (fb_ring){0};
     if (o->chunk < 0 || o->chunk > MAX_CHUNK)
         return fb_fail(err, FB_ERROR_USAGE, "chunk: %lld (0 to %d)", (long long)o->chunk, MAX_CHUNK);
     if ((unsigned)o->cache > FB_CACHE_SINKS)
@@ -84,18 +107,29 @@ fb_status fb_cache_settle(const fb_program *p, fb_session_options *o, int64_t ch
         FB_TRY(settle_dense(p, o, err));
         if (!o->chunk) o->chunk = chunk;
         if (o->chunk > o->capacity) o->chunk = o->capacity;
-        return FB_OK;
+    } else {
+        FB_TRY(settle_ring(p, o, &e->ring, err));
+        /* The tokens of a step need slots in addition to the window. With a small window, the chunk is no
+         * larger than the window. */
+        if (!o->chunk) o->chunk = o->window < chunk ? o->window : chunk;
+        e->ring.size = o->window + o->chunk;
+        o->capacity = e->ring.begin + e->ring.size;
     }
-    FB_TRY(settle_ring(p, o, ring, err));
-    /* The tokens of a step need slots in addition to the window. With a small window, the chunk is no larger
-     * than the window. */
-    if (!o->chunk) o->chunk = o->window < chunk ? o->window : chunk;
-    ring->size = o->window + o->chunk;
-    o->capacity = ring->begin + ring->size;
-    return FB_OK;
+    e->capacity = o->capacity;
+    e->chunk = o->chunk;
+    return settle_kinds(p, o, e, err);
 }
 
-int64_t fb_cache_trimmable(const fb_ring *r, int64_t position) {
+static int64_t trimmable(const fb_ring *r, int64_t position) {
     if (!r->window || position - r->sinks <= r->size) return position;
     return r->size - r->window;
+}
+
+int64_t fb_cache_trimmable(const fb_program *p, const fb_executor_options *e, int64_t position) {
+    int64_t least = position;
+    for (int32_t k = 0; k < p->kind_count; k++) {
+        int64_t most = trimmable(&e->rings[k], position);
+        if (most < least) least = most;
+    }
+    return least;
 }

@@ -49,7 +49,7 @@ static fb_status settle(const fb_model *model, const fb_session_options *options
     FB_TRY(check_options(o, err));
     fb_executor_options *e = &r->executor;
     int64_t chunk = r->backend == &fb_backend_cpu ? DEFAULT_CHUNK : DEFAULT_CHUNK_GPU;
-    FB_TRY(fb_cache_settle(&model->spec->program, o, chunk, &e->ring, err));
+    FB_TRY(fb_cache_settle(&model->spec->program, o, chunk, e, err));
     FB_TRY(fb_dtype_parse_kv(options->kv, o->act, &e->kv, err));
     FB_TRY(copy_text(options->fuse ? options->fuse : "auto", &o->fuse, err));
     FB_TRY(copy_text(options->machine, &o->machine, err));
@@ -61,8 +61,6 @@ static fb_status settle(const fb_model *model, const fb_session_options *options
     e->act = o->act;
     e->isa = o->isa;
     e->profile = o->profile;
-    e->capacity = o->capacity;
-    e->chunk = o->chunk;
     e->epilogue_rows = o->all_logits || o->on_hidden ? o->chunk : 1;
     return FB_OK;
 }
@@ -179,7 +177,8 @@ static fb_status make_plan(fb_execution *x, const fb_planning *planning, fb_erro
                                    .greedy = r->greedy,
                                    .float_dot = r->float_dot,
                                    .sinks = r->executor.ring.sinks,
-                                   .window = r->executor.ring.window};
+                                   .window = r->executor.ring.window,
+                                   .context = r->executor.ring.window ? 0 : r->session.capacity};
     FB_TRY(fb_fuse_parse(r->session.fuse, &x->options.fuses, &automatic, err));
     ask_device(x);
     if (automatic) FB_TRY(choose(x, planning, err));

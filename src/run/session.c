@@ -29,7 +29,8 @@ struct fb_session {
 };
 
 static const fb_program *program_of(const fb_session *s) { return &s->execution->plan.program; }
-static const fb_ring *ring_of(const fb_session *s) { return &s->execution->request.executor.ring; }
+static const fb_executor_options *executor_of(const fb_session *s) { return &s->execution->request.executor; }
+static const fb_ring *ring_of(const fb_session *s) { return &executor_of(s)->ring; }
 
 /* Allocates memory for the logits of `rows` tokens, if the plan computes logits. */
 static fb_status reserve_logits(fb_session *s, int64_t rows, fb_error *err) {
@@ -267,7 +268,9 @@ FB_SIZED_ENDS_WITH(fb_cache_info, trimmable);
 
 /* The limit counts from the furthest position: earlier trims do not extend it. */
 static int64_t trimmable(const fb_session *s) {
-    return s->broken ? 0 : s->position - (s->furthest - fb_cache_trimmable(ring_of(s), s->furthest));
+    return s->broken
+               ? 0
+               : s->position - (s->furthest - fb_cache_trimmable(program_of(s), executor_of(s), s->furthest));
 }
 
 fb_status fb_session_trim(fb_session *s, int64_t count, fb_error *err) {
@@ -286,10 +289,14 @@ fb_status fb_session_trim(fb_session *s, int64_t count, fb_error *err) {
     return FB_OK;
 }
 
+/* Slots are a multiple of FB_KV_GROUP. */
+static int64_t rounded(int64_t slots) { return (slots + FB_KV_GROUP - 1) / FB_KV_GROUP * FB_KV_GROUP; }
+
 void fb_session_fill_cache(const fb_session *s, fb_cache_info *out) {
     const fb_program *p = program_of(s);
     const fb_executor_options *o = &s->execution->request.executor;
-    int64_t slots = (o->capacity + FB_KV_GROUP - 1) / FB_KV_GROUP * FB_KV_GROUP;
+    int64_t slots = rounded(s->options.capacity), all = 0; /* all: of all layers */
+    for (int64_t layer = 0; layer < p->layers; layer++) all += rounded(o->slots[p->kind_of[layer]]);
     int64_t reach = o->ring.sinks + o->ring.window;
     fb_cache_info info;
     memset(&info, 0, sizeof info); /* clears padding too, because the struct is copied to the caller */
@@ -297,7 +304,7 @@ void fb_session_fill_cache(const fb_session *s, fb_cache_info *out) {
     info.sinks = o->ring.sinks;
     info.window = o->ring.window;
     info.slots = slots;
-    info.bytes = 2 * p->layers * p->kv_heads * slots * p->head_dim * fb_dtype_size(o->kv);
+    info.bytes = 2 * all * p->kv_heads * p->head_dim * fb_dtype_size(o->kv);
     info.held = o->ring.window && s->position > reach ? reach : s->position;
     info.trimmable = trimmable(s);
     fb_sized_give(&info, sizeof info, out);

@@ -246,7 +246,7 @@ static void order_without_values(void **state) {
     toy *t = toy_start();
     fb_program *p = &t->program;
     int32_t heads = fb_build_view(&t->b, "heads", t->x, 1, TOY_HIDDEN, 0, TOY_HIDDEN);
-    int32_t context = fb_build_attention(&t->b, "context", heads);
+    int32_t context = fb_build_attention(&t->b, "context", heads, 0.5, 0);
     fb_build_kv_append(&t->b, heads, heads);
     int32_t out = toy_add(t, "out", context, context);
     int32_t late = toy_norm(t, "late", t->x);

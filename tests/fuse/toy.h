@@ -2,6 +2,7 @@
 #ifndef FB_TESTS_FUSE_TOY_H
 #define FB_TESTS_FUSE_TOY_H
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -42,7 +43,7 @@ static inline toy *toy_start(void) {
                               .kv_heads = 2,
                               .head_dim = 10};
     t->b = (fb_build){.program = &t->program, .section = FB_PROLOGUE};
-    t->x = fb_build_embed(&t->b, "x", fb_build_matrix(&t->b, "embed", TOY_VOCAB, TOY_HIDDEN));
+    t->x = fb_build_embed(&t->b, "x", fb_build_matrix(&t->b, "embed", TOY_VOCAB, TOY_HIDDEN), 1);
     t->b.section = FB_BODY;
     return t;
 }
@@ -66,7 +67,7 @@ static inline int32_t toy_attention(toy *t, int32_t n) {
             k = fb_build_view(&t->b, "k", qkv, 2, 10, 10, 30),
             v = fb_build_view(&t->b, "v", qkv, 2, 10, 20, 30);
     fb_build_kv_append(&t->b, k, v);
-    return fb_build_attention(&t->b, "context", q);
+    return fb_build_attention(&t->b, "context", q, 1 / sqrt(10), 0);
 }
 
 /* The body ends with `out`; the final norm has this epsilon. */

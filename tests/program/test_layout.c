@@ -309,7 +309,7 @@ static void a_residual_that_is_read_twice(void **state) {
     (void)state;
     static fb_program program;
     fb_build b = {.program = &program};
-    int32_t x = fb_build_embed(&b, "x", fb_build_matrix(&b, "table", 9, 8));
+    int32_t x = fb_build_embed(&b, "x", fb_build_matrix(&b, "table", 9, 8), 1);
     b.section = FB_EPILOGUE;
     int32_t sum = fb_build_linear(&b, "sum", x, fb_build_matrix(&b, "square", 8, 8), FB_NONE);
     fb_op *op = &program.ops[FB_EPILOGUE][0];
@@ -318,7 +318,7 @@ static void a_residual_that_is_read_twice(void **state) {
     op->attr.segments = 1;
     op->in[FB_RESIDUAL] = x;
     check_layout(&program, "a residual read twice");
-    op->in[0] = fb_build_embed(&b, "y", fb_build_matrix(&b, "other", 9, 8));
+    op->in[0] = fb_build_embed(&b, "y", fb_build_matrix(&b, "other", 9, 8), 1);
     program.ops[FB_PROLOGUE][program.op_count[FB_PROLOGUE]++] = program.ops[FB_EPILOGUE][1];
     program.op_count[FB_EPILOGUE] = 1;
     check_layout(&program, "a residual read once");
@@ -341,7 +341,7 @@ static void write_random(fbt_random *random, fb_build *b) {
                                    table = fb_build_matrix(b, "table", 9, 8);
     b->section = FB_PROLOGUE;
     for (int64_t i = 0; i < 1 + fbt_random_below(random, 3); i++)
-        values[count++] = fb_build_embed(b, "start", table);
+        values[count++] = fb_build_embed(b, "start", table, 1);
     int32_t residual = values[0];
     b->section = FB_BODY;
     int64_t ops = 1 + fbt_random_below(random, 15);
@@ -415,7 +415,7 @@ static void read_before_written(void **state) {
     fb_build b = {.program = &program};
     int32_t table = fb_build_matrix(&b, "table", 9, 8);
     b.section = FB_EPILOGUE;
-    int32_t late = fb_build_embed(&b, "late", table);
+    int32_t late = fb_build_embed(&b, "late", table, 1);
     b.section = FB_BODY;
     fb_build_unary(&b, FB_OP_GELU, "early", late);
     fb_layout layout;
@@ -431,7 +431,7 @@ static void too_long(void **state) {
         fb_program *program = calloc(1, sizeof *program);
         assert_non_null(program);
         fb_build b = {.program = program};
-        int32_t table = fb_build_matrix(&b, "table", 9, 8), x = fb_build_embed(&b, "x", table);
+        int32_t table = fb_build_matrix(&b, "table", 9, 8), x = fb_build_embed(&b, "x", table, 1);
         for (int i = 0; i < 200 && what == 0; i++) fb_build_kv_append(&b, x, x);
         for (int i = 0; i < 200 && what == 1; i++) fb_build_view(&b, "view", x, 1, 4, 0, 4);
         for (int i = 0; i < 200 && what == 2; i++) fb_build_vector(&b, "vector", 8);

@@ -1,4 +1,4 @@
-/* gelu, gelu_tanh, silu: elementwise functions of one input. */
+/* gelu, gelu_tanh, silu, scale, softcap: elementwise functions of one input. */
 #include "backend/cpu/kernel.h"
 #include "backend/cpu/simd.h"
 
@@ -11,7 +11,7 @@
             const void *x = fb_view_at(&call->in[0], row, 0);                                                \
             void *y = fb_view_at(&call->out[0], row, 0);                                                     \
             for (int64_t i = begin; i < end; i += VW)                                                        \
-                vf_put_n(t, y, i, end, function(vf_get_n(t, x, i, end, 0)));                                 \
+                vf_put_n(t, y, i, end, function(&call->attr, vf_get_n(t, x, i, end, 0)));                    \
         }                                                                                                    \
     }                                                                                                        \
     void FB_KERNEL(name)(const fb_call *call, const fb_worker *worker) {                                     \
@@ -20,6 +20,14 @@
         FB_FOR_DTYPE(call->out[0].dtype, T, name##_rows(T, call, begin, end));                               \
     }
 
-UNARY(gelu, vf_gelu)
-UNARY(gelu_tanh, vf_gelu_tanh)
-UNARY(silu, vf_silu)
+#define GELU(attr, x)      vf_gelu(x)
+#define GELU_TANH(attr, x) vf_gelu_tanh(x)
+#define SILU(attr, x)      vf_silu(x)
+#define SCALE(attr, x)     ((x) * (attr)->scale)
+#define SOFTCAP(attr, x)   vf_softcap(x, (attr)->cap)
+
+UNARY(gelu, GELU)
+UNARY(gelu_tanh, GELU_TANH)
+UNARY(silu, SILU)
+UNARY(scale, SCALE)
+UNARY(softcap, SOFTCAP)

@@ -23,7 +23,7 @@ static void scores_of(const fb_call *call, const unit *u, const workspace *ws, f
     load_all_queries(call, u, ws);
     for (int64_t first = 0; first < unit_count(u, u->n - 1); first += FB_ATTN_BLOCK) {
         block keys = keys_at(kv, u, first, ws);
-        FB_KERNEL(unit_scores)(u, &keys, first, unit_span(u, first), call->attr.scale, ws);
+        FB_KERNEL(unit_scores)(u, &keys, first, unit_span(u, first), &call->attr, ws);
         FB_FOR_DTYPE(t, T, put_scores(T, u, first, ws, to));
     }
 }

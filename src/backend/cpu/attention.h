@@ -199,8 +199,8 @@ FB_INLINE void load_all_queries(const fb_call *call, const unit *u, const worksp
 
 /* ws->scores = scale * (the unit's queries . the keys in `span` of the block at `first`). For a ring, every
  * column up to the unit's count gets a score. */
-void FB_KERNEL(unit_scores)(const unit *u, const block *keys, int64_t first, range span, float scale,
-                            const workspace *ws);
+void FB_KERNEL(unit_scores)(const unit *u, const block *keys, int64_t first, range span,
+                            const fb_op_attr *attr, const workspace *ws);
 
 /* ws->sum += ws->scores times the values of the block at `first`. The scores are already weights here. */
 void FB_KERNEL(unit_values)(const unit *u, const block *values, int64_t first, const workspace *ws);

@@ -191,13 +191,24 @@ static void hide(const unit *u, int64_t n, int64_t first, int64_t end, float *sc
     while (at < end) scores[at++] = -INFINITY;
 }
 
-void FB_KERNEL(unit_scores)(const unit *u, const block *b, int64_t first, range span, float scale,
+/* Soft caps of all scores in the first `count` columns. */
+static void cap_scores(const unit *u, int64_t count, float cap, const workspace *ws) {
+    for (int64_t n = 0; n < u->n; n++)
+        for (int64_t j = 0; j < count; j += VW) {
+            float *at = ws->scores + n * FB_ATTN_BLOCK + j;
+            vf_put(FB_F32, at, 0, vf_softcap(vf_load_f32(at), cap));
+        }
+}
+
+void FB_KERNEL(unit_scores)(const unit *u, const block *b, int64_t first, range span, const fb_op_attr *attr,
                             const workspace *ws) {
+    float scale = attr->scale;
     /* The sinks come first, because a tile writes whole vectors, beyond its last column. */
     int64_t ring = u->ring->begin - first;
     if (ring > 0) score_columns(u, b, first, (range){0, ring}, scale, ws->sink_q, ws);
     if (span.begin < ring) span.begin = ring;
     score_columns(u, b, first, span, scale, ws->q, ws);
+    if (attr->cap) cap_scores(u, unit_count_in(u, u->n - 1, first), attr->cap, ws);
     if (u->ring->window)
         for (int64_t n = 0; n < u->n; n++)
             hide(u, n, first, unit_count_in(u, u->n - 1, first), ws->scores + n * FB_ATTN_BLOCK);

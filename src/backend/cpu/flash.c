@@ -60,7 +60,7 @@ static block flash_values(const fb_kv *kv, const unit *u, int64_t first, const w
 static void weights_of(const fb_call *call, const unit *u, int64_t first, range span, const workspace *ws,
                        online *state) {
     block keys = flash_keys(&call->kv, u, first, ws);
-    FB_KERNEL(unit_scores)(u, &keys, first, span, call->attr.scale, ws);
+    FB_KERNEL(unit_scores)(u, &keys, first, span, &call->attr, ws);
     for (int64_t n = 0; n < u->n; n++) {
         int64_t count = unit_count_in(u, u->ring->window ? u->n - 1 : n, first);
         if (count > 0)

@@ -4,9 +4,9 @@
 
 /* Writes norm `kind` of row x [n], with the call's weights `first` and `first` + 1. */
 static void norm_row(const fb_call *call, fb_op_kind kind, const void *x, row_stats stats, int first,
-                     const fb_view *out, int64_t row) {
+                     const fb_view *out, int64_t row, int64_t head) {
     const fb_weight *w = &call->weights[first], *b = &call->weights[first + 1];
-    void *y = fb_view_at(out, row, 0);
+    void *y = fb_view_at(out, row, head);
     FB_FOR_DTYPE(out->dtype, T, normalise(kind, T, T, x, stats, w, b, y));
 }
 
@@ -17,13 +17,16 @@ static row_stats row_stats_of(const fb_call *call, fb_op_kind kind, fb_dtype dty
     return stats;
 }
 
+/* Whole rows, or each head by itself if the weight is as wide as one. */
 static void norm_rows(const fb_call *call, const fb_worker *worker, fb_op_kind kind) {
-    int64_t begin, end;
-    fb_worker_share(worker, call->rows, 1, &begin, &end);
-    for (int64_t row = begin; row < end; row++) {
-        const void *x = fb_view_at(&call->in[0], row, 0);
-        row_stats stats = row_stats_of(call, kind, call->in[0].dtype, x, call->weights[0].cols);
-        norm_row(call, kind, x, stats, 0, &call->out[0], row);
+    const fb_view *in = &call->in[0];
+    int64_t n = call->weights[0].cols, heads = in->width == n ? in->heads : 1, begin, end;
+    fb_worker_share(worker, call->rows * heads, 1, &begin, &end);
+    for (int64_t item = begin; item < end; item++) {
+        int64_t row = item / heads, head = item % heads;
+        const void *x = fb_view_at(in, row, head);
+        row_stats stats = row_stats_of(call, kind, in->dtype, x, n);
+        norm_row(call, kind, x, stats, 0, &call->out[0], row, head);
     }
 }
 
@@ -75,6 +78,6 @@ void FB_KERNEL(add_norm)(const fb_call *call, const fb_worker *worker) {
         row_stats stats = row_stats_of(call, call->attr.norm, call->out[0].dtype, x, n);
         for (int k = 0; k < call->attr.norms; k++)
             if (call->weights[2 * k].data)
-                norm_row(call, call->attr.norm, x, stats, 2 * k, &call->out[1 + k], row);
+                norm_row(call, call->attr.norm, x, stats, 2 * k, &call->out[1 + k], row, 0);
     }
 }

@@ -7,6 +7,7 @@
  * fraction of a turn. */
 void FB_KERNEL(rope_angles)(const fb_call *call, const fb_worker *worker) {
     int64_t half = call->attr.rotary / 2, begin, end;
+    double scale = call->attr.scale ? (double)call->attr.scale : 1;
     fb_worker_share(worker, call->rows, 1, &begin, &end);
     for (int64_t row = begin; row < end; row++) {
         float *out = fb_view_at(&call->out[0], row, 0);
@@ -14,8 +15,8 @@ void FB_KERNEL(rope_angles)(const fb_call *call, const fb_worker *worker) {
         if (limit && position > limit) position = limit;
         for (int64_t i = 0; i < half; i++) {
             double angle = (double)position * call->attr.frequencies[i];
-            out[i] = (float)cos(angle);
-            out[half + i] = (float)sin(angle);
+            out[i] = (float)(cos(angle) * scale);
+            out[half + i] = (float)(sin(angle) * scale);
         }
     }
 }

@@ -14,6 +14,8 @@ FB_DEVICE float fb_gelu_tanh(float x) {
     return fb_gate(x, 1.5957691216057308f * (x + 0.044715f * x * x * x));
 }
 
+FB_DEVICE float fb_softcap(float x, float cap) { return tanhf(x / cap) * cap; }
+
 /* By kind; x itself for FB_OP_COUNT. */
 FB_DEVICE float fb_activate(fb_op_kind kind, float x) {
     switch (kind) {

@@ -134,7 +134,7 @@ template <class K, int R> __global__ void __launch_bounds__(SCORE_THREADS) score
         if (r >= live || j >= fb_count(a.slots, position)) continue;
         bool seen = fb_sees(a.slots, fb_ring_place_of(a.slots, position), j);
         fb_store_as(a.out_type, a.out, fb_item_out(a, kv_head, item + r) + j,
-                    seen ? sum[r] * a.scale : -INFINITY);
+                    seen ? fb_capped(sum[r] * a.scale, a.cap) : -INFINITY);
     }
 }
 
@@ -286,7 +286,7 @@ template <class K> __global__ void __launch_bounds__(THREADS) rows_kernel(fb_att
             if (fb_sees(a.slots, place, j)) {
                 score_of<K, 1>(k + (int64_t)j * a.width, j < a.second ? sink_q : q, stride, a.width, a.wide,
                                &sum);
-                sum *= a.scale;
+                sum = fb_capped(sum * a.scale, a.cap);
             }
             scores[j] = fb_round_as(a.q_type, sum);
         }

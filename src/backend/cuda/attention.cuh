@@ -7,7 +7,7 @@
 
 #include <limits.h>
 
-#include "backend/cuda/device.cuh"
+#include "backend/cuda/activation.cuh"
 
 /* attn_flash uses the decode kernel, split over the context, for up to this many tokens. */
 #define FB_DECODE_ROWS 8
@@ -49,6 +49,7 @@ struct fb_attention {
     int width, group, rows, kv_heads;
     int second; /* the sinks of a ring, else 0 */
     float scale;
+    float cap; /* of the scores; 0: none */
     bool ring; /* the cache forgets */
     bool wide; /* every key and value is whole 16-byte chunks, at multiples of 16 */
 };
@@ -81,6 +82,7 @@ static inline fb_attention fb_attention_of(const fb_call *call, const fb_cuda_co
     a.rows = (int)call->rows;
     a.kv_heads = (int)kv->heads;
     a.scale = call->attr.scale;
+    a.cap = call->attr.cap;
     a.wide = kv->width * fb_dtype_size(kv->dtype) % 16 == 0 && kv->k_at % 16 == 0 && kv->v_at % 16 == 0;
     return a;
 }
@@ -99,6 +101,8 @@ int fb_cuda_flash_decode(const fb_attention *a, const fb_cuda_context *cx);
 int fb_cuda_flash_prefill(const fb_attention *a, const fb_cuda_context *cx);
 
 /* ---- device ---- */
+
+FB_DEVICE float fb_capped(float score, float cap) { return cap ? fb_softcap(score, cap) : score; }
 
 /* The position of the step's first row. For a ring that has wrapped: the position modulo the ring's size,
  * plus that size. A token there sees the same slots. Products of it do not overflow, and later rows need no

@@ -15,12 +15,14 @@ typedef struct fb_map {
     void *out;
     int64_t row_stride[4], head_stride[4];
     int64_t rows, n, width;
-    bool whole; /* no gaps between heads */
-    bool fast;  /* 16 bytes at a time */
+    bool whole;      /* no gaps between heads */
+    bool fast;       /* 16 bytes at a time */
+    fb_op_kind act;  /* swiglu */
+    float parameter; /* of scale and softcap */
 } fb_map;
 
 /* Fused ops round where the plain ops would have stored. */
-template <class T> FB_DEVICE float fb_map_value(fb_op_kind op, float a, float b, float c) {
+template <class T> FB_DEVICE float fb_map_value(const fb_map &map, fb_op_kind op, float a, float b, float c) {
     switch (op) {
     case FB_OP_ADD:
         return a + b;
@@ -29,7 +31,14 @@ template <class T> FB_DEVICE float fb_map_value(fb_op_kind op, float a, float b,
     case FB_OP_ADD3:
         return fb_rounded<T>(a + b) + c;
     case FB_OP_SWIGLU:
-        return fb_rounded<T>(fb_silu(a)) * b;
+        return fb_rounded<T>(map.act == FB_OP_GELU        ? fb_gelu(a)
+                             : map.act == FB_OP_GELU_TANH ? fb_gelu_tanh(a)
+                                                          : fb_silu(a)) *
+               b;
+    case FB_OP_SCALE:
+        return a * map.parameter;
+    case FB_OP_SOFTCAP:
+        return fb_softcap(a, map.parameter);
     default:
         return fb_activate(op, a);
     }
@@ -44,7 +53,7 @@ FB_DEVICE void fb_map_slow(const fb_map &map, int64_t row, int64_t first, int co
         for (int k = 0; k < inputs; k++)
             x[k] = fb_widen(((const T *)map.in[k])[row * map.row_stride[k] + head * map.head_stride[k] + at]);
         ((T *)map.out)[row * map.row_stride[3] + head * map.head_stride[3] + at] =
-            fb_narrow<T>(fb_map_value<T>(op, x[0], x[1], x[2]));
+            fb_narrow<T>(fb_map_value<T>(map, op, x[0], x[1], x[2]));
     }
 }
 
@@ -72,7 +81,7 @@ __global__ void __launch_bounds__(FB_MAP_THREADS) fb_map_rows(fb_map map) {
 #pragma unroll
                 for (int k = 0; k < inputs; k++) raw[j][k].widen(x[k]);
 #pragma unroll
-                for (int i = 0; i < FB_CHUNK; i++) y[i] = fb_map_value<T>(op, x[0][i], x[1][i], x[2][i]);
+                for (int i = 0; i < FB_CHUNK; i++) y[i] = fb_map_value<T>(map, op, x[0][i], x[1][i], x[2][i]);
                 fb_store_8((T *)map.out + row * map.row_stride[3] + first, y);
             } else if (first < map.n) {
                 fb_map_slow<T, op, inputs>(map, row, first, (int)min((int64_t)FB_CHUNK, map.n - first));
@@ -90,6 +99,8 @@ static int fb_map_launch(const fb_cuda_context *cx, const fb_map &map) {
 
 template <fb_op_kind op, int inputs> static int fb_map_call(const fb_call *call, const fb_cuda_context *cx) {
     fb_map map = {};
+    map.act = call->attr.act;
+    map.parameter = op == FB_OP_SOFTCAP ? call->attr.cap : call->attr.scale;
     const fb_view *out = &call->out[0];
     map.rows = call->rows;
     map.n = out->heads * out->width;

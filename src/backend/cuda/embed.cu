@@ -10,6 +10,7 @@ typedef struct embed_args {
     void *out;
     int64_t row_stride, rows;
     bool fast; /* 16 bytes at a time */
+    float scale;
 } embed_args;
 
 template <class T> FB_DEVICE void get_floats(const T *x, int count, bool fast, float *to) {
@@ -51,8 +52,9 @@ template <class T> __global__ void __launch_bounds__(THREADS) embed_rows(embed_a
     if (left <= 0) return;
     const int count = left < FB_CHUNK ? (int)left : FB_CHUNK;
     for (int64_t row = blockIdx.y; row < args.rows; row += gridDim.y) {
-        float x[FB_CHUNK];
+        float x[FB_CHUNK] = {};
         get_chunk(args, args.by_position ? args.row[row].position : args.row[row].token, first, count, x);
+        for (int k = 0; k < FB_CHUNK; k++) x[k] *= args.scale;
         T *out = (T *)args.out + row * args.row_stride + first;
         if (args.fast)
             fb_store_8(out, x);
@@ -64,7 +66,7 @@ template <class T> __global__ void __launch_bounds__(THREADS) embed_rows(embed_a
 static int look_up(const fb_call *call, const fb_cuda_context *cx, bool by_position) {
     const fb_view *out = &call->out[0];
     embed_args args = {call->weights[0], call->row,  by_position, out->data,
-                       out->row_stride,  call->rows, false};
+                       out->row_stride,  call->rows, false,       call->attr.scale ? call->attr.scale : 1};
     const int64_t cols = args.table.cols, share = THREADS * FB_CHUNK;
     args.fast = cols % FB_CHUNK == 0 && fb_aligned(args.table.data, 16) && fb_aligned(out->data, 16) &&
                 (call->rows == 1 || out->row_stride * fb_dtype_size(out->dtype) % 16 == 0);

@@ -322,6 +322,18 @@ static int norm(const fb_call *call, const fb_cuda_context *cx, fb_op_kind kind)
     args.rows = call->rows;
     args.n = (int32_t)call->weights[0].cols;
     args.norm = kind;
+    const fb_view *x = &call->in[0], *y = &call->out[0];
+    if (x->heads > 1 && x->width == args.n) { /* a norm of each head: heads without gaps are rows */
+        if (x->head_stride != x->width || y->head_stride != x->width ||
+            (call->rows > 1 && (x->row_stride != x->heads * x->width || y->row_stride != x->row_stride)))
+            return 1; /* cudaErrorInvalidValue */
+        args.rows *= x->heads;
+        args.in_stride[0] = x->width;
+        set_norm(&args, 0, y, &call->weights[0], &call->weights[1]);
+        args.y_stride[0] = x->width;
+        args.eps = call->attr.eps;
+        return launch(cx, y->dtype, args, 1);
+    }
     args.eps = call->attr.eps;
     set_norm(&args, 0, &call->out[0], &call->weights[0], &call->weights[1]);
     return launch(cx, call->out[0].dtype, args, 1);

@@ -8,8 +8,8 @@
 /* Angles are computed in double: a position may be large, and its product with a frequency must keep the
  * fraction of a full turn. */
 __global__ void __launch_bounds__(THREADS)
-    angles_rows(const double *frequencies, const fb_row *batch, int64_t limit, float *out, int64_t row_stride,
-                int64_t rows, int half) {
+    angles_rows(const double *frequencies, const fb_row *batch, int64_t limit, double scale, float *out,
+                int64_t row_stride, int64_t rows, int half) {
     fb_let_next_start();
     fb_wait_for_previous();
     const int64_t item = (int64_t)blockIdx.x * THREADS + threadIdx.x, row = item / half;
@@ -18,8 +18,8 @@ __global__ void __launch_bounds__(THREADS)
     int64_t at = batch[row].position;
     if (limit && at > limit) at = limit;
     double angle = (double)at * frequencies[i];
-    out[row * row_stride + i] = (float)cos(angle);
-    out[row * row_stride + half + i] = (float)sin(angle);
+    out[row * row_stride + i] = (float)(cos(angle) * scale);
+    out[row * row_stride + half + i] = (float)(sin(angle) * scale);
 }
 
 int fb_cuda_rope_angles(const fb_call *call, const fb_cuda_context *cx) {
@@ -27,7 +27,9 @@ int fb_cuda_rope_angles(const fb_call *call, const fb_cuda_context *cx) {
     const fb_view *out = &call->out[0];
     if (half == 0) return 0;
     dim3 grid((unsigned)((call->rows * half + THREADS - 1) / THREADS));
-    return FB_LAUNCH(cx, grid, dim3(THREADS), 0, angles_rows, cx->frequencies, call->row, call->attr.limit,
+    const double *frequencies = cx->frequencies + call->attr.table * half;
+    const double scale = call->attr.scale ? (double)call->attr.scale : 1;
+    return FB_LAUNCH(cx, grid, dim3(THREADS), 0, angles_rows, frequencies, call->row, call->attr.limit, scale,
                      (float *)out->data, out->row_stride, call->rows, half);
 }
 

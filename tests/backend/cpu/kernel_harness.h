@@ -37,6 +37,8 @@
     X(GELU, "activation")                                                                                    \
     X(GELU_TANH, "activation")                                                                               \
     X(SILU, "activation")                                                                                    \
+    X(SCALE, "activation")                                                                                   \
+    X(SOFTCAP, "activation")                                                                                 \
     X(MUL, "elementwise")                                                                                    \
     X(ADD, "elementwise")                                                                                    \
     X(ADD3, "fused")                                                                                         \

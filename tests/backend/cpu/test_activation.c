@@ -19,16 +19,29 @@ static void naive_gelu(const fb_call *c) { map(c, gelu); }
 static void naive_gelu_tanh(const fb_call *c) { map(c, gelu_tanh); }
 static void naive_silu(const fb_call *c) { map(c, silu); }
 
+#define SCALE 0.37f
+#define CAP   7.5f
+static float scaled(float x) { return x * SCALE; }
+static float capped(float x) { return tanhf(x / CAP) * CAP; }
+static void naive_scale(const fb_call *c) { map(c, scaled); }
+static void naive_softcap(const fb_call *c) { map(c, capped); }
+
 static const struct {
     fb_op_kind kind;
     naive_fn naive;
-} functions[] = {{FB_OP_GELU, naive_gelu}, {FB_OP_GELU_TANH, naive_gelu_tanh}, {FB_OP_SILU, naive_silu}};
+} functions[] = {{FB_OP_GELU, naive_gelu},
+                 {FB_OP_GELU_TANH, naive_gelu_tanh},
+                 {FB_OP_SILU, naive_silu},
+                 {FB_OP_SCALE, naive_scale},
+                 {FB_OP_SOFTCAP, naive_softcap}};
+enum { FUNCTIONS = sizeof functions / sizeof *functions };
 
 static void start(rig *r, fbt_random *random, int f, int act, int64_t width, size_t number) {
     rig_start(r, functions[f].kind, random, number % 2);
     snprintf(r->text, sizeof r->text, "%s, width %lld, number %zu", fb_dtype_name((fb_dtype)act),
              (long long)width, number);
     r->naive = functions[f].naive;
+    r->call.attr = (fb_op_attr){.scale = SCALE, .cap = CAP};
     r->call.in[0] = rig_input(r, (fb_dtype)act, 1, width, (gaps){0, (int64_t)number % 3}, 0);
     r->call.out[0] = rig_output(r, (fb_dtype)act, 1, width, (gaps){0, (int64_t)number % 4}, 0);
 }
@@ -37,7 +50,7 @@ static void sizes(void **state) {
     (void)state;
     static const int64_t widths[] = {1, 3, 7, 15, 16, 17, 31, 33, 64, 65, 100, 257};
     fbt_random random = fbt_random_start(18);
-    for (int f = 0; f < 3; f++)
+    for (int f = 0; f < FUNCTIONS; f++)
         for (int act = FB_F32; act <= FB_BF16; act++)
             for (size_t i = 0; i < 2 * sizeof widths / sizeof *widths; i++) {
                 rig r;
@@ -54,7 +67,7 @@ static void whole_range(void **state) {
                                                -5,   -4,    -3,   -2,  -1,  -0.1, -1e-3, 1e-3, 0.1,
                                                1,    2,     4,    8,   20,  90,   3e4};
     fbt_random random = fbt_random_start(19);
-    for (int f = 0; f < 3; f++)
+    for (int f = 0; f < FUNCTIONS; f++)
         for (int act = FB_F32; act <= FB_BF16; act++) {
             rig r;
             start(&r, &random, f, act, 500, (size_t)act);
@@ -70,15 +83,20 @@ static void whole_range(void **state) {
 /* Inputs without a finite or positive answer: infinities, zeros and NaN. */
 static void special_values(void **state) {
     (void)state;
-    for (int f = 0; f < 3; f++)
+    for (int f = 0; f < FUNCTIONS; f++)
         for (const fb_isa *isa = fb_isa_table; isa->name; isa++) {
             if (!isa->available()) continue;
             float x[5] = {INFINITY, NAN, 3e38f, -3e38f, -0.0f}, y[5];
-            fb_call call = {.rows = 1};
+            fb_call call = {.rows = 1, .attr = {.scale = 1, .cap = CAP}};
             call.in[0] = (fb_view){x, FB_F32, 1, 5, 5, 5};
             call.out[0] = (fb_view){y, FB_F32, 1, 5, 5, 5};
             isa->kernels[functions[f].kind](&call, &(fb_worker){.count = 1});
-            if (y[0] != INFINITY || !isnan(y[1]) || y[2] != 3e38f || y[3] != 0 || y[4] != 0)
+            bool cap = functions[f].kind == FB_OP_SOFTCAP, scale = functions[f].kind == FB_OP_SCALE;
+            if (y[0] != (cap ? CAP : INFINITY) || !isnan(y[1]) || y[2] != (cap ? CAP : 3e38f) ||
+                y[3] != (cap     ? -CAP
+                         : scale ? -3e38f
+                                 : 0) ||
+                y[4] != 0)
                 fail_msg("%s, %s: inf, NaN, 3e38, -3e38, -0 become %g, %g, %g, %g, %g", isa->name,
                          fb_op_table[functions[f].kind].name, (double)y[0], (double)y[1], (double)y[2],
                          (double)y[3], (double)y[4]);

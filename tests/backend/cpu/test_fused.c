@@ -7,14 +7,18 @@ static void elementwise(void **state) {
         fb_view a = filled(t, 1, (int64_t)n, 3), b = filled(t, 1, (int64_t)n, 0),
                 c = filled(t, 1, (int64_t)n, 1);
         fb_view sum = op2(isa, FB_OP_ADD, op2(isa, FB_OP_ADD, a, b), c);
-        fb_view product = op2(isa, FB_OP_MUL, op1(isa, FB_OP_SILU, a), b), out = view(t, 1, (int64_t)n, 2);
+        static const fb_op_kind acts[] = {FB_OP_SILU, FB_OP_GELU, FB_OP_GELU_TANH};
+        fb_view products[3], out = view(t, 1, (int64_t)n, 2);
+        for (int k = 0; k < 3; k++) products[k] = op2(isa, FB_OP_MUL, op1(isa, acts[k], a), b);
         FOR_WORKERS(workers) {
             poison(&out);
             run(isa, FB_OP_ADD3, (fb_call){.in = {a, b, c}, .out = {out}}, workers);
             same(isa, "add3", &out, &sum);
-            poison(&out);
-            run(isa, FB_OP_SWIGLU, (fb_call){.in = {a, b}, .out = {out}}, workers);
-            same(isa, "swiglu", &out, &product);
+            for (int k = 0; k < 3; k++) {
+                poison(&out);
+                run(isa, FB_OP_SWIGLU, (fb_call){.in = {a, b}, .out = {out}, .attr.act = acts[k]}, workers);
+                same(isa, "swiglu", &out, &products[k]);
+            }
         }
     }
 }

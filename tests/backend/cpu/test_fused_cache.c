@@ -227,12 +227,12 @@ static double largest_terms(const fb_call *call) {
 }
 
 static void attention_over(const fb_isa *isa, fb_dtype t, fb_dtype c, const struct shape *s,
-                           const fb_ring *ring, const fb_row *row, float scale) {
+                           const fb_ring *ring, const fb_row *row, float scale, float cap) {
     const fb_isa *ref;
     assert_int_equal(fb_isa_find("ref", &ref, NULL), FB_OK);
     fb_call call = {.in = {filled(t, s->heads, s->width, 2)},
                     .kv = ring_cache(c, s, ring, row, true),
-                    .attr.scale = scale,
+                    .attr = {.scale = scale, .cap = cap},
                     .row = row};
     if (ring->sinks) call.in[1] = filled(t, s->heads, s->width, 1);
     fb_view want = plain_attention(isa, &call);
@@ -253,7 +253,7 @@ static void attention_ring(void **state) {
             if (fbt_passes_over(5)) continue;
             const struct ring_case *r = &ring_cases[i];
             attention_over(isa, t, *c, &shapes[r->shape % SHAPES], &r->ring, rows_at(r->position, r->spacing),
-                           0.2f);
+                           0.2f, i % 3 == 1 ? 2.5f : 0);
             give_back();
         }
 }
@@ -263,7 +263,7 @@ static void attention(void **state) {
     for (int i = 0; i < 2 * SHAPES; i++) FOR_KERNELS(isa, t) FOR_CACHES(t, c) {
             if (fbt_passes_over(5)) continue;
             const fb_row *row = rows_at(shapes[i / 2].position, i % 2 ? IN_ORDER : WITH_GAPS);
-            attention_over(isa, t, *c, &shapes[i / 2], &dense, row, i % 2 ? 1 : 0.2f);
+            attention_over(isa, t, *c, &shapes[i / 2], &dense, row, i % 2 ? 1 : 0.2f, i % 3 == 2 ? 2.5f : 0);
             give_back();
         }
 }

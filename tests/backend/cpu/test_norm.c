@@ -27,14 +27,18 @@ static void naive_layernorm(const fb_call *c) {
 
 static void naive_rmsnorm(const fb_call *c) {
     int64_t n = c->weights[0].cols;
-    for (int64_t row = 0; row < c->rows; row++) {
-        float square = 0;
-        for (int64_t i = 0; i < n; i++) square += at(&c->in[0], row, i) * at(&c->in[0], row, i);
-        float scale = 1 / sqrtf(square / (float)n + c->attr.eps);
-        for (int64_t i = 0; i < n; i++)
-            fb_dtype_set(FB_F32, fb_view_at(&c->out[0], row, 0), i,
-                         (double)(at(&c->in[0], row, i) * scale * weight_at(&c->weights[0], i)));
-    }
+    for (int64_t row = 0; row < c->rows; row++)
+        for (int64_t head = 0; head < c->in[0].heads; head++) {
+            const void *x = fb_view_at(&c->in[0], row, head);
+            float square = 0;
+            for (int64_t i = 0; i < n; i++)
+                square += (float)(fb_dtype_get(c->in[0].dtype, x, i) * fb_dtype_get(c->in[0].dtype, x, i));
+            float scale = 1 / sqrtf(square / (float)n + c->attr.eps);
+            for (int64_t i = 0; i < n; i++)
+                fb_dtype_set(FB_F32, fb_view_at(&c->out[0], row, head), i,
+                             (double)((float)fb_dtype_get(c->in[0].dtype, x, i) * scale *
+                                      weight_at(&c->weights[0], i)));
+        }
 }
 
 typedef struct norm_case {
@@ -43,6 +47,7 @@ typedef struct norm_case {
     int64_t width;
     double mean, deviation;
     float eps;
+    int64_t heads; /* each is normalised by itself */
 } norm_case;
 
 static void check(fbt_random *random, const norm_case *c, size_t number) {
@@ -53,11 +58,13 @@ static void check(fbt_random *random, const norm_case *c, size_t number) {
              c->mean, c->deviation, (double)c->eps);
     r.naive = c->kind == FB_OP_LAYERNORM ? naive_layernorm : naive_rmsnorm;
     r.call.attr.eps = c->eps;
-    r.call.in[0] = rig_input(&r, c->act, 1, c->width, (gaps){0, (int64_t)number % 3}, 0);
+    /* Heads lie without gaps: a GPU's kernel takes them for rows. */
+    int64_t heads = c->heads, gap = heads == 1;
+    r.call.in[0] = rig_input(&r, c->act, heads, c->width, (gaps){0, gap * (int64_t)number % 3}, 0);
     rig_fill(&r, &r.call.in[0], c->mean, c->deviation);
     r.call.weights[0] = rig_weight(&r, c->weight, 1, c->width, 1, 0.3);
     if (c->kind == FB_OP_LAYERNORM) r.call.weights[1] = rig_weight(&r, c->bias, 1, c->width, 0, 0.5);
-    r.call.out[0] = rig_output(&r, c->act, 1, c->width, (gaps){0, (int64_t)(number + 1) % 4}, 0);
+    r.call.out[0] = rig_output(&r, c->act, heads, c->width, (gaps){0, gap * (int64_t)(number + 1) % 4}, 0);
     rig_check(&r);
 }
 
@@ -80,7 +87,7 @@ static void dtypes_and_sizes(void **state) {
                 for (size_t j = 0; j < sizeof data / sizeof *data; j++)
                     check(&random,
                           &(norm_case){kind, (fb_dtype)act, (fb_dtype)weight, (fb_dtype)weight, widths[i],
-                                       data[j].mean, data[j].deviation, data[j].eps},
+                                       data[j].mean, data[j].deviation, data[j].eps, 1},
                           number++ + i);
 }
 
@@ -90,7 +97,19 @@ static void far_from_zero(void **state) {
     (void)state;
     fbt_random random = fbt_random_start(15);
     for (size_t i = 2; i < sizeof widths / sizeof *widths; i++)
-        check(&random, &(norm_case){FB_OP_LAYERNORM, FB_F32, FB_F32, FB_F32, widths[i], 3000, 1, 1e-5f}, i);
+        check(&random, &(norm_case){FB_OP_LAYERNORM, FB_F32, FB_F32, FB_F32, widths[i], 3000, 1, 1e-5f, 1},
+              i);
+}
+
+static void each_head(void **state) {
+    (void)state;
+    fbt_random random = fbt_random_start(17);
+    for (int act = FB_F32; act <= FB_BF16; act++)
+        for (size_t i = 1; i < sizeof widths / sizeof *widths; i++)
+            check(&random,
+                  &(norm_case){FB_OP_RMSNORM, (fb_dtype)act, (fb_dtype)(i % 3), FB_F32, widths[i], 0.5, 3,
+                               1e-5f, 2 + (int64_t)i % 4},
+                  i);
 }
 
 /* A file may store the weight and the bias of one norm in different dtypes. */
@@ -102,7 +121,7 @@ static void mixed_weights(void **state) {
             for (int act = FB_F32; act <= FB_BF16; act++)
                 check(&random,
                       &(norm_case){FB_OP_LAYERNORM, (fb_dtype)act, (fb_dtype)weight, (fb_dtype)bias, 70, 0, 1,
-                                   1e-5f},
+                                   1e-5f, 1},
                       (size_t)(weight + bias));
 }
 
@@ -138,6 +157,7 @@ int main(void) {
         {"layernorm", dtypes_and_sizes, NULL, NULL, &layernorm},
         {"rmsnorm", dtypes_and_sizes, NULL, NULL, &rmsnorm},
         cmocka_unit_test(far_from_zero),
+        cmocka_unit_test(each_head),
         cmocka_unit_test(mixed_weights),
         cmocka_unit_test(nan_of_any_bits),
     };

@@ -76,6 +76,7 @@ static void angles(void **state) {
             const int64_t limits[] = {0, positions[p] + 5, 1, positions[p] + 100};
             r.call.attr = (fb_op_attr){
                 .rotary = rotary, .frequencies = frequencies, .limit = limits[(size_t)rotary / 2 % 4]};
+            if (p % 3 == 1) r.call.attr.scale = 1.25f;
             r.call.out[0] = rig_output(&r, FB_F32, 1, rotary, (gaps){0, (int64_t)p % 3}, 0);
             rig_check(&r);
         }

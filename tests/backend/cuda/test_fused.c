@@ -122,6 +122,13 @@ static void elementwise(void **state) {
             run(FB_OP_ADD3, (fb_call){.in = {a, b, c}, .out = {out}});
             same("add3", &out, &sum);
             fb_view product = op2(FB_OP_MUL, op1(FB_OP_SILU, a), b);
+            static const fb_op_kind gelus[] = {FB_OP_GELU, FB_OP_GELU_TANH};
+            for (int k = 0; k < 2; k++) {
+                fb_view gated = op2(FB_OP_MUL, op1(gelus[k], a), b);
+                poison(&out);
+                run(FB_OP_SWIGLU, (fb_call){.in = {a, b}, .out = {out}, .attr.act = gelus[k]});
+                same("swiglu", &out, &gated);
+            }
             poison(&out);
             run(FB_OP_SWIGLU, (fb_call){.in = {a, b}, .out = {out}});
             same("swiglu", &out, &product);

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """How the tiny checkpoints beside this file were made: random weights (norms and biases too), answers by Hugging Face
-transformers in float32 on the CPU. Never run by the build. Usage: make_goldens.py OUT_DIR   (needs torch, transformers)"""
+transformers in float32 on the CPU. Never run by the build. Usage: make_goldens.py OUT_DIR [CASE...]   (needs torch, transformers)"""
 import json, os, sys, torch
 from safetensors.torch import load_file, save_file
+import transformers
 from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM
 
 TOKENS, GREEDY, VOCAB = 24, 32, 320
@@ -52,6 +53,46 @@ CASES = {
 }
 
 
+def family(model, **config):
+    """A case of another family, with the sizes that most of them share; windows are shorter than the text."""
+    base = dict(vocab_size=VOCAB, hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4,
+                num_key_value_heads=2, max_position_embeddings=128, tie_word_embeddings=False, pad_token_id=0)
+    settings = getattr(transformers, model + "Config")(**{**base, **config})
+    return lambda: getattr(transformers, model.removesuffix("Text") + "ForCausalLM")(settings)
+
+
+CASES |= {
+    "mistral-window": (family("Mistral", sliding_window=7, rms_norm_eps=1e-5, head_dim=24), torch.bfloat16, {}, None, False),
+    "qwen2": (family("Qwen2", tie_word_embeddings=True, rope_parameters=rope("yarn", 1000.0, factor=4.0,
+              original_max_position_embeddings=16)), torch.bfloat16, {}, None, False),
+    "qwen2-window": (family("Qwen2", use_sliding_window=True, sliding_window=9, max_window_layers=2), torch.float16, {}, None, False),
+    "qwen3": (family("Qwen3", head_dim=24, rope_parameters=rope("default", 1000000.0)), torch.bfloat16, {}, None, False),
+    "gemma2": (family("Gemma2", head_dim=24, query_pre_attn_scalar=20, sliding_window=6, attn_logit_softcapping=5.0,
+               final_logit_softcapping=30.0), torch.bfloat16, {}, None, False),
+    "gemma3": (family("Gemma3Text", num_hidden_layers=6, head_dim=24, query_pre_attn_scalar=20, sliding_window=6,
+               rope_parameters={"full_attention": rope("linear", 1000000.0, factor=8.0),
+               "sliding_attention": rope("default", 10000.0)}), torch.bfloat16, {}, None, False),
+    "gemma3-old": (family("Gemma3Text", num_hidden_layers=4, head_dim=32, query_pre_attn_scalar=32, sliding_window=6,
+               num_key_value_heads=1, tie_word_embeddings=True,
+               layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+               rope_parameters={"full_attention": rope("default", 500000.0), "sliding_attention": rope("default", 20000.0)}),
+               torch.float16,
+               {"rope_parameters": None, "layer_types": None, "sliding_window_pattern": 2, "rope_theta": 500000.0,
+                "rope_local_base_freq": 20000.0}, None, False),
+    "phi3": (family("Phi3", rope_parameters=rope("default", partial_rotary_factor=0.75), sliding_window=11,
+             num_attention_heads=2, num_key_value_heads=1), torch.bfloat16, {}, None, False),
+    "phi3-long": (family("Phi3", original_max_position_embeddings=16, tie_word_embeddings=True,
+                  rope_parameters=rope("longrope", short_factor=[1.0 + i / 8 for i in range(8)],
+                  long_factor=[1.0 + i for i in range(8)], original_max_position_embeddings=16)), torch.float16, {}, None, False),
+    "olmo2": (family("Olmo2", rms_norm_eps=1e-6), torch.float32, {}, None, False),
+    "granite": (family("Granite", embedding_multiplier=3.0, attention_multiplier=0.4, residual_multiplier=0.3,
+                logits_scaling=2.5, attention_bias=True, mlp_bias=True), torch.bfloat16, {}, None, False),
+    "smollm3": (family("SmolLM3", no_rope_layer_interval=2, tie_word_embeddings=True), torch.bfloat16, {}, None, False),
+    "stablelm": (family("StableLm", use_qkv_bias=True, rope_parameters=rope("default", partial_rotary_factor=0.25),
+                 num_key_value_heads=4), torch.float16, {}, None, False),
+}
+
+
 def edit_tensors(path, kind):
     tensors = load_file(path)
     if kind == "old-neox-buffers":
@@ -73,6 +114,9 @@ def make(name, out):
     with torch.no_grad():
         for key, p in model.named_parameters():
             noise = torch.randn_like(p)
+            if name.startswith("gemma") and "norm" in key:  # stored less 1
+                p.copy_(0.1 * noise)
+                continue
             p.copy_(1 + 0.1 * noise if "norm" in key and key.endswith("weight") or "ln_" in key and key.endswith("weight")
                     else 0.1 * noise if key.endswith("bias") else noise * (0.5 if "emb" in key or "wte" in key else 0.15))
     folder = os.path.join(out, name)
@@ -102,5 +146,5 @@ def make(name, out):
           "top-two gap", (top[:, 0] - top[:, 1]).min().item(), len(set(seq[0, TOKENS:].tolist())))
 
 
-for case in CASES:
+for case in sys.argv[2:] or CASES:
     make(case, sys.argv[1])

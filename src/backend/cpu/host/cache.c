@@ -24,10 +24,10 @@ fb_status fb_cpu_cache_copy(fb_executor *e, uint8_t *to, const uint8_t *from, in
                             fb_error *err) {
     (void)err;
     const fb_frame *f = &e->frame;
-    int64_t slots = position ? fb_ring_count(&f->options.ring, position - 1) : 0;
-    slots = (slots + FB_KV_GROUP - 1) / FB_KV_GROUP * FB_KV_GROUP; /* keys are interleaved in groups */
     for (int64_t layer = 0; layer < f->bound.program->layers; layer++) {
         fb_kv old = fb_frame_cache(f, (uint8_t *)(uintptr_t)from, layer), copy = fb_frame_cache(f, to, layer);
+        int64_t slots = position ? fb_ring_count(&old.ring, position - 1) : 0;
+        slots = (slots + FB_KV_GROUP - 1) / FB_KV_GROUP * FB_KV_GROUP; /* keys are interleaved in groups */
         size_t bytes = (size_t)(slots * old.width * fb_dtype_size(old.dtype));
         for (int64_t head = 0; head < old.heads; head++) {
             memcpy(fb_key_at(&copy, head, 0), fb_key_at(&old, head, 0), bytes);

@@ -28,3 +28,22 @@ void fb_cpu_gelu_tanh_ref(const fb_call *call, const fb_worker *worker) {
     map(call, worker, FB_OP_GELU_TANH);
 }
 void fb_cpu_silu_ref(const fb_call *call, const fb_worker *worker) { map(call, worker, FB_OP_SILU); }
+
+void fb_cpu_scale_ref(const fb_call *call, const fb_worker *worker) {
+    if (worker->index) return;
+    REF_FOR(row, call->rows)
+    REF_FOR(head, call->out[0].heads)
+    REF_FOR(i, call->out[0].width)
+    ref_set(&call->out[0], row, head, i, ref_get(&call->in[0], row, head, i) * (double)call->attr.scale);
+}
+
+double ref_softcap(double x, double cap) { return cap * tanh(x / cap); }
+
+void fb_cpu_softcap_ref(const fb_call *call, const fb_worker *worker) {
+    if (worker->index) return;
+    REF_FOR(row, call->rows)
+    REF_FOR(head, call->out[0].heads)
+    REF_FOR(i, call->out[0].width)
+    ref_set(&call->out[0], row, head, i,
+            ref_softcap(ref_get(&call->in[0], row, head, i), (double)call->attr.cap));
+}

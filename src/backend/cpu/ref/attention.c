@@ -17,7 +17,8 @@ static double score_of(const fb_call *call, int64_t row, int64_t head, int64_t s
     double sum = 0;
     if (!sees(call, row, slot)) return -INFINITY;
     REF_FOR(i, q->width) sum += ref_get(q, row, head, i) * ref_key(kv, head / group, slot, i);
-    return sum * (double)call->attr.scale;
+    sum *= (double)call->attr.scale;
+    return call->attr.cap ? ref_softcap(sum, (double)call->attr.cap) : sum;
 }
 
 void fb_cpu_attn_scores_ref(const fb_call *call, const fb_worker *worker) {

@@ -6,7 +6,8 @@ static void inputs(const fb_call *call, int s, int64_t row, int64_t first, int64
     const fb_weight *w = &call->weights[4 * s];
     const fb_q8 *given = (const fb_q8 *)fb_view_at(&call->in[s], row, 0) + first / 32;
     ref_norm norm = {0, 1};
-    if (seg->norm != FB_OP_COUNT) norm = ref_norm_of(seg->norm, &call->in[s], row, w->cols, (double)seg->eps);
+    if (seg->norm != FB_OP_COUNT)
+        norm = ref_norm_of(seg->norm, &call->in[s], row, 0, w->cols, (double)seg->eps);
     REF_FOR(i, count) {
         if (seg->dot == FB_DOT_GIVEN)
             x[i] = given[i / 32].q[i % 32] * (double)given[i / 32].scale;

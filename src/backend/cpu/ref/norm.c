@@ -1,9 +1,9 @@
 #include "backend/cpu/ref/ref.h"
 
-ref_norm ref_norm_of(fb_op_kind kind, const fb_view *x, int64_t row, int64_t n, double eps) {
+ref_norm ref_norm_of(fb_op_kind kind, const fb_view *x, int64_t row, int64_t head, int64_t n, double eps) {
     double mean = 0, square = 0;
-    if (kind == FB_OP_LAYERNORM) REF_FOR(i, n) mean += ref_get(x, row, 0, i) / (double)n;
-    REF_FOR(i, n) square += pow(ref_get(x, row, 0, i) - mean, 2) / (double)n;
+    if (kind == FB_OP_LAYERNORM) REF_FOR(i, n) mean += ref_get(x, row, head, i) / (double)n;
+    REF_FOR(i, n) square += pow(ref_get(x, row, head, i) - mean, 2) / (double)n;
     return (ref_norm){mean, 1 / sqrt(square + eps)};
 }
 
@@ -14,9 +14,11 @@ double ref_normalised(ref_norm norm, double x, const fb_weight *w, const fb_weig
 /* Norm of x with weights `first` and `first` + 1. */
 static void norm_rows(const fb_call *call, fb_op_kind kind, const fb_view *x, int first, const fb_view *out) {
     const fb_weight *w = &call->weights[first], *b = &call->weights[first + 1];
-    REF_FOR(row, call->rows) {
-        ref_norm norm = ref_norm_of(kind, x, row, w->cols, (double)call->attr.eps);
-        REF_FOR(i, w->cols) ref_set(out, row, 0, i, ref_normalised(norm, ref_get(x, row, 0, i), w, b, i));
+    REF_FOR(row, call->rows)
+    REF_FOR(head, x->width == w->cols ? x->heads : 1) {
+        ref_norm norm = ref_norm_of(kind, x, row, head, w->cols, (double)call->attr.eps);
+        REF_FOR(i, w->cols)
+        ref_set(out, row, head, i, ref_normalised(norm, ref_get(x, row, head, i), w, b, i));
     }
 }
 
@@ -32,7 +34,7 @@ void fb_cpu_norm_add_ref(const fb_call *call, const fb_worker *worker) {
     if (worker->index) return;
     const fb_weight *w = &call->weights[0], *b = &call->weights[1];
     REF_FOR(row, call->rows) {
-        ref_norm norm = ref_norm_of(call->attr.norm, &call->in[0], row, w->cols, (double)call->attr.eps);
+        ref_norm norm = ref_norm_of(call->attr.norm, &call->in[0], row, 0, w->cols, (double)call->attr.eps);
         REF_FOR(i, w->cols)
         ref_set(&call->out[0], row, 0, i,
                 ref_normalised(norm, ref_get(&call->in[0], row, 0, i), w, b, i) +

@@ -40,12 +40,13 @@ typedef struct ref_norm {
     double mean, scale;
 } ref_norm;
 
-ref_norm ref_norm_of(fb_op_kind kind, const fb_view *x, int64_t row, int64_t n, double eps);
+ref_norm ref_norm_of(fb_op_kind kind, const fb_view *x, int64_t row, int64_t head, int64_t n, double eps);
 double ref_normalised(ref_norm norm, double x, const fb_weight *w, const fb_weight *b, int64_t i);
 
 /* A block of 32 as integers and a scale. If a value is not finite, the scale is NaN. */
 fb_q8 ref_quantized(const double *x);
 
+double ref_softcap(double x, double cap);
 double ref_activation(fb_op_kind kind, double x); /* FB_OP_COUNT: returns x */
 
 #define REF_FOR(i, count) for (int64_t i = 0; i < (count); i++)

@@ -3,12 +3,13 @@
 void fb_cpu_rope_angles_ref(const fb_call *call, const fb_worker *worker) {
     if (worker->index) return;
     int64_t half = call->attr.rotary / 2;
+    double scale = call->attr.scale ? (double)call->attr.scale : 1;
     REF_FOR(row, call->rows)
     REF_FOR(i, half) {
         int64_t position = call->row[row].position, limit = call->attr.limit;
         double angle = (double)(limit && position > limit ? limit : position) * call->attr.frequencies[i];
-        ref_set(&call->out[0], row, 0, i, cos(angle));
-        ref_set(&call->out[0], row, 0, half + i, sin(angle));
+        ref_set(&call->out[0], row, 0, i, cos(angle) * scale);
+        ref_set(&call->out[0], row, 0, half + i, sin(angle) * scale);
     }
 }
 

@@ -44,8 +44,11 @@ static int64_t workspace_bytes(fb_frame *f) {
             case FB_OP_ATTN_VALUES:
             case FB_OP_ATTN_ROWS:
             case FB_OP_ATTN_FLASH:
-                call.kv = fb_frame_cache(f, NULL, 0);
-                most = max_of(most, fb_cuda_attention_scratch(&call, call.rows, f->cache_capacity));
+                for (int64_t layer = 0; layer < p->layers; layer++) {
+                    if (layer && p->kind_of[layer] == p->kind_of[layer - 1]) continue;
+                    call.kv = fb_frame_cache(f, NULL, layer);
+                    most = max_of(most, fb_cuda_attention_scratch(&call, call.rows, call.kv.capacity));
+                }
                 break;
             default:
                 break;
@@ -158,7 +161,9 @@ static const char *try_list(fb_cuda_device *d, const fb_bound *bound, const fb_e
 const char *fb_cuda_persistent_why_not(fb_device *device, const fb_bound *bound,
                                        const fb_executor_options *o) {
     if (o->act != o->kv || (o->act != FB_F16 && o->act != FB_BF16)) return "only of 16 bits, the cache too";
-    if (o->ring.window || !fb_cuda_persistent_has_ops(bound->program))
+    bool forgets = o->ring.window != 0;
+    for (int32_t k = 0; k < bound->program->kind_count; k++) forgets = forgets || o->rings[k].window;
+    if (forgets || !fb_cuda_persistent_has_ops(bound->program))
         return "its kernel has not all of a layer's ops";
     fb_frame *f = malloc(sizeof *f);
     const char *why = f ? try_list((fb_cuda_device *)device, bound, o, f) : FB_NO_MEMORY;
@@ -179,9 +184,9 @@ static fb_status upload_frequencies(fb_cuda_executor *e, uint8_t *to, fb_error *
     e->cx.frequencies = (const double *)(void *)to;
     for (int32_t i = 0; p->frequencies && i < p->op_count[FB_PROLOGUE]; i++) {
         const fb_op *op = &p->ops[FB_PROLOGUE][i];
+        int64_t bytes = op->attr.rotary / 2 * (int64_t)sizeof(double);
         if (op->kind == FB_OP_ROPE_ANGLES)
-            FB_TRY(fb_gpu_upload(e->gpu, to, op->attr.frequencies,
-                                 op->attr.rotary / 2 * (int64_t)sizeof(double), err));
+            FB_TRY(fb_gpu_upload(e->gpu, to + op->attr.table * bytes, op->attr.frequencies, bytes, err));
     }
     return FB_OK;
 }
@@ -192,7 +197,7 @@ static fb_status take_memory(fb_cuda_executor *e, fb_error *err) {
     FB_TRY(take_workspace(e, err));
     int64_t values = aligned(fb_frame_bytes(f));
     int64_t state = aligned((int64_t)sizeof(fb_cuda_state) + f->options.chunk * (int64_t)sizeof(fb_row));
-    int64_t frequencies = aligned(p->head_dim / 2 * (int64_t)sizeof(double));
+    int64_t frequencies = aligned(max_of(p->frequency_tables, 1) * p->head_dim / 2 * (int64_t)sizeof(double));
     int64_t hidden = f->options.chunk * p->hidden * (int64_t)sizeof *e->hidden;
     void *memory;
     FB_TRY(fb_gpu_take(e->gpu, "activations", values + state + frequencies, &memory, err));
@@ -258,7 +263,7 @@ fb_status fb_cuda_cache_take(fb_executor *executor, uint8_t **out, fb_error *err
     FB_TRY(fb_gpu_take(e->gpu, what, fb_frame_cache_bytes(f), &memory, err));
     /* Slots between the sinks and the ring are read with a weight of zero: NaN there would spoil the sum. */
     fb_status status =
-        f->options.ring.window ? fb_gpu_clear(e->gpu, memory, fb_frame_cache_bytes(f), err) : FB_OK;
+        fb_frame_forgets(f) ? fb_gpu_clear(e->gpu, memory, fb_frame_cache_bytes(f), err) : FB_OK;
     if (status != FB_OK) {
         fb_gpu_give(e->gpu, memory);
         return status;
@@ -277,10 +282,15 @@ fb_status fb_cuda_cache_copy(fb_executor *executor, uint8_t *to, const uint8_t *
     fb_cuda_executor *e = (fb_cuda_executor *)executor;
     const fb_frame *f = &executor->frame;
     const fb_program *p = f->bound.program;
-    int64_t slots = f->options.ring.window ? f->cache_capacity : position;
-    int64_t slot = p->head_dim * fb_dtype_size(f->options.kv), head = f->cache_capacity * slot;
-    for (int64_t half = 0; half < 2 * p->layers && slots > 0; half++)
-        FB_TRY(fb_gpu_copy_rows(e->gpu, to + half * f->cache_half, from + half * f->cache_half, head,
-                                slots * slot, p->kv_heads, err));
+    int64_t slot = p->head_dim * fb_dtype_size(f->options.kv);
+    for (int64_t layer = 0; layer < p->layers && position > 0; layer++) {
+        fb_kv kv = fb_frame_cache(f, NULL, layer);
+        int64_t slots = kv.ring.window ? kv.capacity : position;
+        for (int half = 0; half < 2; half++) {
+            int64_t at = half ? kv.v_at : kv.k_at;
+            FB_TRY(fb_gpu_copy_rows(e->gpu, to + at, from + at, kv.capacity * slot, slots * slot, p->kv_heads,
+                                    err));
+        }
+    }
     return fb_gpu_wait(e->gpu, err);
 }
