@@ -138,11 +138,11 @@ def test_ppl(model: fusebox.Model, cli: Cli, story: Path) -> None:
     assert "<table>" in report._repr_html_()
     ids = model.tokenize(STORY, special=False)
     assert model.ppl(ids, ctx=100).all.nll == report.all.nll == model.ppl(STORY.encode(), ctx=100).all.nll
-    # The same number from logits: one window, whose first token has no predecessor.
-    logits = model.logits(ids[:100]).astype("float64")
-    scores = [logits[k].max() + math.log(sum(map(math.exp, logits[k] - logits[k].max()))) for k in range(99)]
-    nll = sum(scores[k] - logits[k][ids[k + 1]] for k in range(99)) / 99
-    assert report.windows[0].nll == pytest.approx(nll, rel=1e-5)
+    # The same number from logits: the first window has the begin token and 99 others, each of which is scored.
+    window = [*model.tokenize(""), *ids][:100]
+    logits = model.logits(window).astype("float64")
+    nll = sum(math.log(sum(math.exp(x) for x in logits[k])) - logits[k][window[k + 1]] for k in range(99)) / 99
+    assert report.windows[0].tokens == 99 and report.windows[0].nll == pytest.approx(nll, rel=1e-5)
 
 
 def test_ppl_stream(model: fusebox.Model, cli: Cli, story: Path) -> None:
@@ -171,7 +171,7 @@ def test_ppl_is_refused(model: fusebox.Model) -> None:
         ({"cache": "lossy"}, "lossy"),
     ):
         with pytest.raises(fusebox.UsageError, match=message):
-            model.ppl(STORY, **options)  # type: ignore[call-overload]
+            model.ppl(STORY, **options)
     with pytest.raises(fusebox.Error, match="0"):
         model.ppl("")
     with pytest.raises(TypeError, match="colour"):
