@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 from typing import Any, Sequence
 
@@ -54,7 +55,7 @@ def _rope_tensors(x: Tensor, out: Tensor | None, device: int, shape: torch.Size)
     """x and the result as fb_ops_heads, the result, and what else must live until the call."""
     made = new(x, shape) if out is None else out
     if out is None and len(shape) == 3:
-        packed = plain_heads(x, device, 3, 0, 1)
+        packed = plain_heads(x, device, 3, False)
         if packed is not None:
             rows, heads, width = shape
             po = pack_heads(made.data_ptr(), CODES[x.dtype], rows, heads, width, heads * width, width)
@@ -153,15 +154,18 @@ def _need(q: Tensor, k: Tensor, exact: bool) -> int:
     return LEAST_SPARE + scores + 8 * (k.numel() + 16 * q.numel()) // batch + 32 * (context + q.shape[-2])
 
 
+@functools.lru_cache(maxsize=256)
+def _usual_scale(width: int) -> ctypes.c_float:
+    return ctypes.c_float(1 / math.sqrt(max(width, 1)))
+
+
 def _plain_attention(
     q: Tensor, k: Tensor, v: Tensor, device: int, shape: torch.Size
 ) -> tuple[bytes, bytes, bytes, bytes, Tensor] | None:
     """q, k, v and the result as fb_ops_heads, and the result, where none of them needs a copy and there is no batch.
     None: otherwise, or where something must be refused."""
     dims = len(shape)
-    pq = plain_heads(q, device, dims, -2, -3)
-    pk = plain_heads(k, device, dims, -2, -3)
-    pv = plain_heads(v, device, dims, -2, -3)
+    pq, pk, pv = plain_heads(q, device, dims, True), plain_heads(k, device, dims, True), plain_heads(v, device, dims, True)
     if pq is None or pk is None or pv is None:
         return None
     made = _new_result(q, shape)
@@ -197,7 +201,7 @@ def _run_attention(
     where, held = _NO_POSITIONS, None
     if positions is not None and shape[-2]:
         where, held = _positions(positions, device, shape[-2:-1])
-    factor = number("scale", 1 / math.sqrt(max(shape[-1], 1)) if scale is None else scale)
+    factor = _usual_scale(shape[-1]) if scale is None else number("scale", scale)
     plain = _plain_attention(q, k, v, device, shape) if out is None and len(shape) <= 4 else None
     if plain is not None:
         pq, pk, pv, po, made = plain

@@ -19,6 +19,7 @@ _layer_norm = bare("fb_ops_layer_norm")
 _rms_norm = bare("fb_ops_rms_norm")
 _residual = bare("fb_ops_layer_norm_residual")
 _add_norm = bare("fb_ops_add_norm")
+_empty_like = torch.empty_like
 _NO_DATA = bytes(40)  # an fb_ops_tensor without data
 
 
@@ -185,7 +186,7 @@ def _run_add_norm(
     plain = plain_terms(a, b, weight, bias) if out is None and term_count + norm_count == 3 else None
     if plain is not None:
         device, terms, weights, biases, tail = plain
-        total, normed = torch.empty_like(a), torch.empty_like(a)
+        total, normed = _empty_like(a), _empty_like(a)
         made: tuple[Tensor, ...] = (total, normed)
         sums, norms = pack_pointer(total.data_ptr()) + tail, pack_pointer(normed.data_ptr()) + tail
     else:
