@@ -170,7 +170,8 @@ def new(x: Tensor, shape: tuple[int, ...]) -> Tensor:
         return x.new_empty_strided(shape, (shape[1], 1))
     if len(shape) == 3:
         _, rows, cols = shape
-        return x.new_empty_strided(shape, (max(rows, 1) * max(cols, 1), max(cols, 1), 1))
+        if rows and cols:
+            return x.new_empty_strided(shape, (rows * cols, cols, 1))
     strides = [1]
     for size in reversed(shape[1:]):
         strides.append(strides[-1] * max(size, 1))
