@@ -12,7 +12,7 @@ PYTHON_COPIES := $(patsubst include/%,$(PYTHON_FILES)/include/%,$(wildcard inclu
                  $(if $(LIB_CUDA),$(PYTHON_FILES)/lib/libfusebox_cuda.so)
 PYTHON_ALL    := $(PYTHON_FILES)/lib/libfusebox.so $(PYTHON_FILES)/bin/fusebox $(PYTHON_COPIES)
 
-.PHONY: python-files test-python
+.PHONY: python-files python-needs test-python
 python-files: $(PYTHON_ALL)
 	$(if $(LIB_CUDA),,@rm -f $(PYTHON_FILES)/lib/libfusebox_cuda.so)
 
@@ -37,7 +37,8 @@ $(eval $(call python_copy,$(PYTHON_FILES)/lib/%_cuda.so,$(BUILD)/%_cuda.so))
 
 # ---- a virtual environment with the package in it ------------------------------------------------------------------------
 # PIP_ARGS goes to every pip install (--index-url …, --no-index --find-links …). If the system's Python has torch, that
-# one is used, because a second one is gigabytes.
+# one is used, because a second one is gigabytes. Nothing is compiled while installing: of 10,000 files the tests import
+# a third, and Python compiles those itself.
 PYTHON        ?= python3
 PIP_ARGS      ?=
 PYTHON_VENV   := $(BUILD)/python-venv
@@ -62,7 +63,7 @@ $(PYTHON_VENV)/.venv-ok: $(PYTHON_DEPS)
 
 $(PYTHON_VENV)/.needs-ok: $(PYTHON_VENV)/.venv-ok $(PYTHON_NEEDS)
 	@echo '# python: installing $(PYTHON_NEEDS)'
-	$(Q)$(PIP) install $(PIP_ARGS) $(PYTHON_NEEDS:%=-r %)
+	$(Q)$(PIP) install --no-compile $(PIP_ARGS) $(PYTHON_NEEDS:%=-r %)
 	@touch $@
 
 $(PYTHON_VENV)/.package-ok: $(PYTHON_VENV)/.needs-ok $(PYTHON_ALL) $(PYTHON_SRC)
@@ -71,6 +72,8 @@ $(PYTHON_VENV)/.package-ok: $(PYTHON_VENV)/.needs-ok $(PYTHON_ALL) $(PYTHON_SRC)
 	$(Q)$(PYTHON_MAKE) $(PIP) wheel $(PIP_ARGS) --no-deps --no-build-isolation -w $(BUILD)/python/wheel ./python
 	$(Q)$(PIP) install --force-reinstall --no-deps --no-index $(BUILD)/python/wheel/*.whl
 	@touch $@
+
+python-needs: $(PYTHON_VENV)/.needs-ok
 
 # As in `make test`, one architecture shows that the CUDA sources compile.
 test-python: | $(DEPS)

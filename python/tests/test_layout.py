@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from fusebox import _c, _c_ops, _c_tools
+from fusebox import _c, _c_ops, _c_text, _c_tools
 
 INCLUDE = _c.FILES / "include"
 HEADERS = ("fusebox.h", "fusebox_tools.h", "fusebox_ops.h")
-STRUCTS = [*_c.STRUCTS, *_c_tools.STRUCTS, *_c_ops.STRUCTS]
-FUNCTIONS = {**_c.FUNCTIONS, **_c_tools.FUNCTIONS, **_c_ops.FUNCTIONS}
+MODULES = (_c, _c_tools, _c_text, _c_ops)
+STRUCTS = [struct for module in MODULES for struct in module.STRUCTS]
+FUNCTIONS = {name: types for module in MODULES for name, types in module.FUNCTIONS.items()}
 
 
 def header_text() -> str:
@@ -26,7 +27,7 @@ def header_text() -> str:
 def test_every_struct_is_compared() -> None:
     declared = {
         name
-        for module in (_c, _c_tools, _c_ops)
+        for module in MODULES
         for name, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, ctypes.Structure) and name.startswith("fb_")
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import xml.etree.ElementTree as xml
 from pathlib import Path
@@ -114,3 +115,88 @@ def test_devices() -> None:
     """The tests run without a GPU."""
     found = fusebox.devices()
     assert len(found) == 0 and found.why_not and str(found).startswith("no device: ")
+
+
+# ---- perplexity ----------------------------------------------------------------------------------------------
+
+STORY = "Once upon a time there was a little girl. She had a red ball and she liked to play with it in the park. " * 9
+
+
+@pytest.fixture(scope="session")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "story.txt"
+    path.write_text(STORY)
+    return path
+
+
+def test_ppl(model: fusebox.Model, cli: Cli, story: Path) -> None:
+    report = model.ppl(STORY, ctx=100)
+    printed = cli("ppl", "-f", story, "--ctx", "100")
+    assert str(report).splitlines()[:2] == printed.splitlines()[:2] and shape(str(report)) == shape(printed.rstrip())
+    assert report.all.tokens == sum(window.tokens for window in report.windows)
+    assert report.perplexity == pytest.approx(math.exp(report.all.nll)) and report.window == 100
+    assert "<table>" in report._repr_html_()
+    ids = model.tokenize(STORY, special=False)
+    assert model.ppl(ids, ctx=100).all.nll == report.all.nll == model.ppl(STORY.encode(), ctx=100).all.nll
+    # The same number from logits: the first window has the begin token and 99 others, each of which is scored.
+    window = [*model.tokenize(""), *ids][:100]
+    logits = model.logits(window).astype("float64")
+    nll = sum(math.log(sum(math.exp(x) for x in logits[k])) - logits[k][window[k + 1]] for k in range(99)) / 99
+    assert report.windows[0].tokens == 99 and report.windows[0].nll == pytest.approx(nll, rel=1e-5)
+
+
+def test_ppl_stream(model: fusebox.Model, cli: Cli, story: Path) -> None:
+    report = model.ppl(STORY, cache=["dense", "window", "sinks"], sinks=2, window=30, every=64)
+    options = ["--cache", "dense,window,sinks", "--sinks", "2", "--window", "30", "--every", "64"]
+    printed = cli("ppl", "-f", story, *options).splitlines()
+    assert str(report).splitlines()[:-1] == printed[:-1] and shape(str(report)) == shape("\n".join(printed))
+    assert [(curve.cache, curve.sinks, curve.window) for curve in report.curves][1:] == [
+        ("window", 0, 32),
+        ("sinks", 2, 30),
+    ]
+    assert sum(row.tokens for row in report.rows) == report.tokens
+    assert xml.fromstring(report.svg()).tag.endswith("svg") and "<table>" in report._repr_html_()
+    assert model.ppl(STORY, cache="dense,window,sinks", sinks=2, window=30, every=64).rows == report.rows
+
+
+def test_ppl_is_refused(model: fusebox.Model) -> None:
+    for options, message in (
+        ({"ctx": 1}, "ctx: 1 "),
+        ({"ctx": 513}, "513"),
+        ({"every": 3}, "every: 3 .only with cache"),
+        ({"cache": "dense", "ctx": 9}, "ctx: 9 .not with cache"),
+        ({"cache": "dense,dense"}, "cache: dense .twice"),
+        ({"cache": "dense", "sinks": 4}, "sinks: 4 .only with"),
+        ({"cache": "dense", "window": 4}, "window: 4 .only with"),
+        ({"cache": "lossy"}, "lossy"),
+    ):
+        with pytest.raises(fusebox.UsageError, match=message):
+            model.ppl(STORY, **options)
+    with pytest.raises(fusebox.Error, match="0"):
+        model.ppl("")
+    with pytest.raises(TypeError, match="colour"):
+        model.ppl(STORY, colour=1)  # type: ignore[call-overload]
+
+
+# ---- quantisation --------------------------------------------------------------------------------------------
+
+
+def test_quantize(model: fusebox.Model, cli: Cli, tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours.gguf", tmp_path / "theirs.gguf"
+    report = model.quantize(ours, "q4_0", head="q8_0")
+    printed = cli("quantize", model.path, theirs, "--type", "q4_0", "--keep-head", "q8_0")
+    assert str(report) + "\n" == printed.replace(str(theirs), str(ours))
+    assert ours.read_bytes() == theirs.read_bytes() and report.file_bytes == ours.stat().st_size
+    assert {kind.type for kind in report.kinds} == {"f32", "q4_0", "q8_0"} and 4.5 < report.bits_per_weight < 9
+    assert "<table>" in report._repr_html_()
+    with pytest.raises(fusebox.Error, match="ours.gguf"):
+        model.quantize(ours)
+    assert ours.read_bytes() == theirs.read_bytes()
+    assert model.quantize(ours, replace=True).bits_per_weight > 8.5
+    small = fusebox.Model(ours)
+    plain, less = model.ppl(STORY, ctx=64).perplexity, small.ppl(STORY, ctx=64).perplexity
+    assert plain != less and less == pytest.approx(plain, rel=0.05)
+    for bad in ("q4_k", "f64", "nothing"):
+        with pytest.raises(fusebox.Error, match=bad):
+            model.quantize(tmp_path / "bad.gguf", bad)  # type: ignore[arg-type]
+    assert not (tmp_path / "bad.gguf").exists()

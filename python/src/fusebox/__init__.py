@@ -27,7 +27,9 @@ from .errors import (
 from .generation import Generation, Sampling, Stats, TextStream
 from .info import Device, Devices, Fuse, Fuses, ModelInfo, devices
 from .model import Model
+from .perplexity import CurveReport, PerplexityReport
 from .plan import Plan, Profile
+from .quantize import QuantizeReport
 from .session import CacheInfo, FuseCalls, Session, SessionOptions
 from .verify import FusionReport, GoldenReport, StreamReport
 
@@ -38,6 +40,7 @@ commit: str = _c.text(_c.lib.fb_commit())
 __all__ = [
     "BenchReport",
     "CacheInfo",
+    "CurveReport",
     "Device",
     "Devices",
     "Error",
@@ -53,8 +56,10 @@ __all__ = [
     "ModelInfo",
     "OpsReport",
     "OutOfMemoryError",
+    "PerplexityReport",
     "Plan",
     "Profile",
+    "QuantizeReport",
     "Sampling",
     "Session",
     "SessionOptions",

@@ -102,6 +102,8 @@ pack_tensor = _TENSOR.pack
 """(data, dtype, rows, cols, stride) as the bytes of an fb_ops_tensor."""
 pack_pointer = struct.Struct("P").pack
 """The first field of both, so that a descriptor can be used again for other memory."""
+pack_tail = struct.Struct("i4x3q").pack
+"""(dtype, rows, cols, stride): the rest of an fb_ops_tensor."""
 pack_heads = _HEADS.pack
 """(data, dtype, rows, heads, width, row_stride, head_stride) as the bytes of an fb_ops_heads."""
 pack_cache = _CACHE.pack
@@ -162,6 +164,16 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
 _c.declare(FUNCTIONS)
 lib: Any = _c.lib
 
+
+def bare(name: str) -> Any:
+    """A function that returns a status, without argtypes. ctypes then converts arguments by their Python types, in half
+    of the time: a call of twelve takes 0.6 us less. Each argument must be bytes, None, an int of 32 bits, or an object
+    of ctypes: a pointer is a c_void_p, a number that is no integer a c_float or c_double."""
+    function = lib[name]
+    function.restype = Status
+    return function
+
+
 # ---- errors --------------------------------------------------------------------------------------------------
 
 
@@ -170,7 +182,7 @@ class _Errors(threading.local):
 
     def __init__(self) -> None:
         self.error = fb_error()
-        self.address = ctypes.addressof(self.error)
+        self.address = c_void_p(ctypes.addressof(self.error))
 
 
 errors = _Errors()
@@ -186,9 +198,9 @@ def failure(status: int) -> Error:
     return error_of(status, message)
 
 
-def number(name: str, value: Any) -> float:
-    """What a float argument of C gets: ctypes' own message would not name the argument."""
+def number(name: str, value: Any, kind: Any = c_float) -> Any:
+    """What a float or double argument of C gets: ctypes' own message would not name the argument."""
     try:
-        return float(value)
+        return kind(value)
     except (TypeError, ValueError, OverflowError):
         raise UsageError(f"{name}: {value!r} (must be a number)") from None

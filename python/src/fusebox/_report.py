@@ -29,10 +29,10 @@ def make(function: Any, free: Any, report: Any, read: Callable[[Any], T], *argum
         free(out)
 
 
-def with_progress(settings: Any, run: Callable[[], T]) -> T:
-    """Runs a function whose options have on_progress: Ctrl-C stops it at the next report."""
+def with_progress(settings: Any, run: Callable[[], T], kind: Any = _c.fb_progress_fn) -> T:
+    """Runs a function whose options have on_progress, of this kind: Ctrl-C stops it at the next report."""
     with Interruptible() as guard:
-        progress = _c.fb_progress_fn(lambda user, done, total: not guard.stop)
+        progress = kind(lambda user, so_far, total: not guard.stop)
         settings.on_progress = progress
         return run()
 

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
     from ._execution import Execution
     from .bench import BenchReport, OpsReport, StreamBenchReport
+    from .perplexity import CurveReport, PerplexityReport
     from .plan import Plan, Profile
+    from .quantize import QuantizeReport
     from .verify import FusionReport, GoldenReport, StreamReport
 
     class _Options(SessionOptions, Sampling, total=False):
@@ -243,6 +245,51 @@ class Model:
             raise UsageError("cache, sinks, window: with golden (a golden says which cache it is for)")
         return verify.compare(self, golden, execution)
 
+    @overload
+    def ppl(
+        self, text: str | bytes | Ids, *, ctx: int | None = None, cache: None = None, **execution: Unpack[Execution]
+    ) -> PerplexityReport: ...
+
+    @overload
+    def ppl(
+        self,
+        text: str | bytes | Ids,
+        *,
+        cache: str | Sequence[str],
+        sinks: int | None = None,
+        window: int | None = None,
+        every: int | None = None,
+        **execution: Unpack[Execution],
+    ) -> CurveReport: ...
+
+    def ppl(
+        self,
+        text: str | bytes | Ids,
+        *,
+        ctx: int | None = None,
+        cache: str | Sequence[str] | None = None,
+        sinks: int | None = None,
+        window: int | None = None,
+        every: int | None = None,
+        **execution: Unpack[Execution],
+    ) -> PerplexityReport | CurveReport:
+        """The perplexity of a text, or of token ids without special tokens around them. It is cut into windows of
+        `ctx` tokens that do not overlap; by default of the model's context, at most 512. ``report.perplexity`` is the
+        outcome; it prints as ``fusebox ppl``.
+
+        With `cache` ("dense", "window", "sinks" or several of them) the text is one stream, which each cache reads to
+        its end: a row every `every` (256) tokens. It prints as ``fusebox ppl --cache``; ``svg()`` draws the curves."""
+        from . import perplexity
+
+        if cache is None:
+            for name, value in (("sinks", sinks), ("window", window), ("every", every)):
+                if value is not None:
+                    raise UsageError(f"{name}: {value} (only with cache)")
+            return perplexity.measure(self, text, ctx, execution)
+        if ctx is not None:
+            raise UsageError(f"ctx: {ctx} (not with cache: a stream is not cut into windows)")
+        return perplexity.measure_stream(self, text, cache, sinks, window, every, execution)
+
     def plan(
         self,
         *,
@@ -312,6 +359,23 @@ class Model:
         from . import bench
 
         return bench.run_stream(self, cache, gen, sinks, window, execution)
+
+    # ---- files ----
+
+    def quantize(
+        self,
+        path: str | os.PathLike[str],
+        type: Literal["f16", "q8_0", "q4_0"] = "q8_0",
+        *,
+        head: Literal["f16", "q8_0", "q4_0"] | None = None,
+        replace: bool = False,
+    ) -> QuantizeReport:
+        """Writes the whole model, tokenizer included, as a GGUF file: matrices in this type, vectors in f32. `head`:
+        the type of the output head, by default that of the matrices. An existing file is refused, unless `replace`.
+        `path` never holds a partial file. The report prints as ``fusebox quantize``."""
+        from . import quantize
+
+        return quantize.quantize(self, path, type, head, replace)
 
 
 def builtin_model() -> str:

@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import fusebox  # noqa: E402
 from fusebox.torch import ops  # noqa: E402
 from fusebox.torch.ops import _register  # noqa: E402
 from ops_cases import DEVICES, DTYPES, EPS, STORE, Case, as_tuple, cases, decoded, out_of, random  # noqa: E402
@@ -230,6 +231,29 @@ def test_attention_layouts(dtype: Any, device: str) -> None:
     early = ops.attention(q, poisoned, v, positions=torch.tensor([1, 2, 4], device=device, dtype=torch.int32))
     assert not early.isnan().any()
     assert same_bits(early[:, :, 2], ops.attention(q[:, :, 2:], k[:, :, :5], v[:, :, :5])[:, :, 0])
+
+
+def test_heads_without_a_batch(device: str) -> None:
+    """What needs no copy takes a shorter way: its bits and strides are those of the long one, which `out` takes."""
+    wide = torch.full((1, 2, 20, 40), float("nan"), device=device)
+    k, v = wide[:, :, :9, :32], wide[:, :, 9:18, 8:]  # a cache with room behind it
+    k.copy_(random(1, 2, 9, 32, device=device))
+    v.copy_(random(1, 2, 9, 32, seed=1, device=device))
+    q = random(1, 4, 3, 32, device=device)
+    for given in ((q, k, v), (q[0], k[0], v[0])):
+        have, out = ops.attention(*given), torch.empty_like(given[0])
+        assert same_bits(ops.attention(*given, out=out), have) and not have.isnan().any()
+        assert have.transpose(-3, -2).is_contiguous()
+    x, positions = random(5, 3, 40, device=device)[..., :32], torch.arange(5, device=device)
+    have = ops.rope(x, positions)
+    assert have.is_contiguous() and same_bits(ops.rope(x, positions, out=torch.empty_like(have)), have)
+    # The sign of a negated view lies in the tensor, also where its memory has no gaps.
+    z = torch.complex(x.contiguous(), x.contiguous())
+    negative = z.conj().imag.as_strided((5, 3, 32), (96, 32, 1))
+    assert negative.is_neg() and same_bits(ops.rope(negative, positions), ops.rope(negative.clone(), positions))
+    assert same_bits(ops.attention(negative, negative, negative), ops.attention(*[negative.clone()] * 3))
+    with pytest.raises((fusebox.UsageError, NotImplementedError)):
+        ops.attention(q[0], k[0].to_sparse(), v[0])
 
 
 def test_rope_options(device: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ctypes import c_void_p
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ class Library:
         self.made: list[int] = []
         self.full = False
 
-    def fb_ops_spare(self, handle: int, size: int, error: int) -> int:
+    def fb_ops_spare(self, handle: c_void_p, size: int, error: c_void_p) -> int:
         if not self.full:
             self.made.append(size)
         return int(self.full)
@@ -39,7 +40,7 @@ def library(monkeypatch: pytest.MonkeyPatch, capturing: list[bool]) -> Library:
 
 def new_context() -> Any:
     found = _context.Context.__new__(_context.Context)
-    found.prepare(0, 1)
+    found.prepare(0, c_void_p(1))
     return found
 
 

@@ -30,9 +30,9 @@ class Context:
     def __init__(self, device: int) -> None:
         handle = c_void_p()
         _c.call(lib.fb_ops_create, device, 0, ctypes.byref(handle))
-        self.prepare(device, handle.value or 0)
+        self.prepare(device, handle)
 
-    def prepare(self, device: int, handle: int) -> None:
+    def prepare(self, device: int, handle: c_void_p) -> None:
         self.device, self.handle = device, handle
         self.streams: set[int] = set()  # those whose next call need not look after the spare
         self.owners: set[int] = set()  # those that have a workspace
@@ -82,10 +82,10 @@ def context(device: int) -> Context:
     return found
 
 
-_cpu: tuple[int, None] | None = None
+_cpu: tuple[c_void_p, None] | None = None
 
 
-def enter(device: int, need: int = 0) -> tuple[int, int | None]:
+def enter(device: int, need: int = 0) -> tuple[c_void_p, c_void_p | None]:
     """The context's handle and the current stream, for one call. `need`: bytes of workspace that the op may use."""
     global _cpu
     if device < 0:
@@ -100,7 +100,7 @@ def enter(device: int, need: int = 0) -> tuple[int, int | None]:
     if stream not in found.streams:
         with torch.cuda.device(device):
             found.look_after_spare(stream)
-    return found.handle, stream
+    return found.handle, c_void_p(stream)
 
 
 def reserve(bytes: int, device: torch.device | str | int | None = None) -> None:

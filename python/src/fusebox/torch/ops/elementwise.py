@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..._c_ops import errors, failure, lib
+from ..._c_ops import bare, errors, failure
 from ._call import Op, direct, dispatched
 from ._context import enter
 from ._tensors import Foreign, first, result, rows
 from .norms import like_first
 
-_add3 = lib.fb_ops_add3
-_silu_mul = lib.fb_ops_silu_mul
+_add3 = bare("fb_ops_add3")
+_silu_mul = bare("fb_ops_silu_mul")
 
 
 def _run_add3(a: Tensor, b: Tensor, c: Tensor, out: Tensor | None) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 from typing import Any, Sequence
 
@@ -10,14 +11,14 @@ import torch
 from torch import Tensor
 
 from ..._c import integer
-from ..._c_ops import errors, failure, fb_ops_positions, lib, number
+from ..._c_ops import bare, errors, failure, fb_ops_positions, number, pack_heads
 from ...errors import UsageError
 from ._call import Op, direct, dispatched
 from ._context import LEAST_SPARE, enter
-from ._tensors import Foreign, Heads, check_dims, device_of, new, refuse
+from ._tensors import CODES, Foreign, Heads, check_dims, device_of, new, plain_heads, refuse
 
-_rope = lib.fb_ops_rope
-_attention = lib.fb_ops_attention
+_rope = bare("fb_ops_rope")
+_attention = bare("fb_ops_attention")
 _BITS = {torch.int32: 32, torch.int64: 64}
 _NO_POSITIONS = fb_ops_positions(None, 64)
 
@@ -36,11 +37,36 @@ def _positions(t: Tensor, device: int, shape: tuple[int, ...]) -> tuple[fb_ops_p
         if t.shape != shape[-1:]:
             raise UsageError(f"positions: shape {list(t.shape)} (must be {list(shape[-1:])} or {list(shape)})")
         t = t.expand(shape)
-    t = t.contiguous()
+    if not t.is_contiguous():
+        t = t.contiguous()
     return fb_ops_positions(t.data_ptr() or None, bits), t
 
 
 # ---- rope ----------------------------------------------------------------------------------------------------
+
+
+def _frequencies(given: Sequence[float], rotary: int) -> Any:
+    if len(given) != rotary // 2:
+        raise UsageError(f"frequencies: {len(given)} numbers (must be {rotary // 2}, half of rotary)")
+    return (ctypes.c_double * len(given))(*(number("frequencies", f, float) for f in given))
+
+
+def _rope_tensors(x: Tensor, out: Tensor | None, device: int, shape: torch.Size) -> tuple[bytes, bytes, Tensor, Any]:
+    """x and the result as fb_ops_heads, the result, and what else must live until the call."""
+    made = new(x, shape) if out is None else out
+    if out is None and len(shape) == 3:
+        packed = plain_heads(x, device, 3, False)
+        if packed is not None:
+            rows, heads, width = shape
+            po = pack_heads(made.data_ptr(), CODES[x.dtype], rows, heads, width, heads * width, width)
+            return packed, po, made, None
+    given_x, given_out = Heads("x", x, device), Heads("out", made, device, True)
+    if made.shape != shape:
+        raise UsageError(f"out: shape {list(made.shape)} (must be {list(shape)})")
+    given_x.flatten(2)
+    given_out.flatten(2)
+    (px,), (po,) = given_x.pack(-3, -2), given_out.pack(-3, -2)
+    return px, po, made, given_x.tensor
 
 
 def _run_rope(
@@ -52,24 +78,16 @@ def _run_rope(
     out: Tensor | None,
 ) -> Tensor:
     device = device_of("x", x)
-    check_dims("x", x, 3, "[..., rows, heads, width]")
-    turned = x.shape[-1] if rotary is None else integer("rotary", rotary, -(2**31), 2**31 - 1)
-    given: Any = None
-    if frequencies is not None:
-        if len(frequencies) != turned // 2:
-            raise UsageError(f"frequencies: {len(frequencies)} numbers (must be {turned // 2}, half of rotary)")
-        given = (ctypes.c_double * len(frequencies))(*(number("frequencies", f) for f in frequencies))
-    where, held = _positions(positions, device, x.shape[:-2])
-    made = new(x, tuple(x.shape)) if out is None else out
-    given_x, given_out = Heads("x", x, device), Heads("out", made, device, True)
-    if made.shape != x.shape:
-        raise UsageError(f"out: shape {list(made.shape)} (must be {list(x.shape)})")
-    given_x.flatten(2)
-    given_out.flatten(2)
-    (px,), (po,) = given_x.pack(-3, -2), given_out.pack(-3, -2)
-    need = 0 if device < 0 else LEAST_SPARE + given_x.tensor.shape[0] * (16 + 4 * max(turned, 0))
+    shape = x.shape
+    if len(shape) < 3:
+        check_dims("x", x, 3, "[..., rows, heads, width]")
+    turned = shape[-1] if rotary is None else integer("rotary", rotary, -(2**31), 2**31 - 1)
+    given = None if frequencies is None else _frequencies(frequencies, turned)
+    where, held = _positions(positions, device, (shape[0],) if len(shape) == 3 else shape[:-2])
+    px, po, made, kept = _rope_tensors(x, out, device, shape)
+    need = 0 if device < 0 else LEAST_SPARE + held.numel() * (16 + 4 * max(turned, 0))
     handle, stream = enter(device, need)
-    status = _rope(handle, stream, px, where, turned, number("theta", theta), given, po, errors.address)
+    status = _rope(handle, stream, px, where, turned, number("theta", theta, ctypes.c_double), given, po, errors.address)
     if status:
         raise failure(status)
     return made
@@ -111,11 +129,12 @@ def rope(
 # ---- attention -----------------------------------------------------------------------------------------------
 
 
-def _new_result(q: Tensor) -> Tensor:
+def _new_result(q: Tensor, shape: torch.Size) -> Tensor:
     """[..., heads, rows, width] in memory laid out [..., rows, heads, width]."""
-    *lead, count, length, width = q.shape
-    if not lead:
-        return q.new_empty_strided((count, length, width), (width, count * width, 1))
+    if len(shape) == 3:
+        count, length, width = shape
+        return q.new_empty_strided(shape, (width, count * width, 1))
+    *lead, count, length, width = shape
     return q.new_empty((*lead, length, count, width)).transpose(-3, -2)
 
 
@@ -135,26 +154,65 @@ def _need(q: Tensor, k: Tensor, exact: bool) -> int:
     return LEAST_SPARE + scores + 8 * (k.numel() + 16 * q.numel()) // batch + 32 * (context + q.shape[-2])
 
 
-def _run_attention(
-    q: Tensor, k: Tensor, v: Tensor, positions: Tensor | None, scale: float | None, exact: bool, out: Tensor | None
-) -> Tensor:
-    device = device_of("q", q)
+@functools.lru_cache(maxsize=256)
+def _usual_scale(width: int) -> ctypes.c_float:
+    return ctypes.c_float(1 / math.sqrt(max(width, 1)))
+
+
+def _plain_attention(
+    q: Tensor, k: Tensor, v: Tensor, device: int, shape: torch.Size
+) -> tuple[bytes, bytes, bytes, bytes, Tensor] | None:
+    """q, k, v and the result as fb_ops_heads, and the result, where none of them needs a copy and there is no batch.
+    None: otherwise, or where something must be refused."""
+    dims = len(shape)
+    pq, pk, pv = plain_heads(q, device, dims, True), plain_heads(k, device, dims, True), plain_heads(v, device, dims, True)
+    if pq is None or pk is None or pv is None:
+        return None
+    made = _new_result(q, shape)
+    heads, rows, width = shape if dims == 3 else shape[1:]
+    po = pack_heads(made.data_ptr(), CODES[q.dtype], rows, heads, width, heads * width, width)
+    return pq, pk, pv, po, made
+
+
+def _any_attention(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor | None, device: int, shape: torch.Size
+) -> tuple[list[list[bytes]], Tensor, list[Heads]]:
+    """q, k, v and the result as lists of fb_ops_heads, one for each index of the batch; the result, and what must live
+    until the calls."""
     for name, t in (("q", q), ("k", k), ("v", v)):
         check_dims(name, t, 3, "[..., heads, rows, width]")
-    shape = q.shape
-    where, held = _NO_POSITIONS, None
-    if positions is not None and shape[-2]:
-        where, held = _positions(positions, device, shape[-2:-1])
-    factor = 1 / math.sqrt(max(shape[-1], 1)) if scale is None else number("scale", scale)
-    made = _new_result(q) if out is None else out
+    made = _new_result(q, shape) if out is None else out
     given = [Heads("q", q, device), Heads("k", k, device), Heads("v", v, device), Heads("out", made, device, True)]
     if made.shape != shape:
         raise UsageError(f"out: shape {list(made.shape)} (must be {list(shape)})")
     for one in given:
         if len(shape) > 3 or one.tensor.dim() > 3:
             _match_batch(one, shape[:-3])
+    return [one.pack(-2, -3) for one in given], made, given
+
+
+def _run_attention(
+    q: Tensor, k: Tensor, v: Tensor, positions: Tensor | None, scale: float | None, exact: bool, out: Tensor | None
+) -> Tensor:
+    device = device_of("q", q)
+    shape = q.shape
+    if len(shape) < 3:
+        check_dims("q", q, 3, "[..., heads, rows, width]")
+    where, held = _NO_POSITIONS, None
+    if positions is not None and shape[-2]:
+        where, held = _positions(positions, device, shape[-2:-1])
+    factor = _usual_scale(shape[-1]) if scale is None else number("scale", scale)
+    plain = _plain_attention(q, k, v, device, shape) if out is None and len(shape) <= 4 else None
+    if plain is not None:
+        pq, pk, pv, po, made = plain
+        handle, stream = enter(device, 0 if device < 0 else _need(q, k, exact))
+        status = _attention(handle, stream, pq, pk, pv, where, factor, bool(exact), po, errors.address)
+        if status:
+            raise failure(status)
+        return made
+    lists, made, kept = _any_attention(q, k, v, out, device, shape)
     handle, stream = enter(device, 0 if device < 0 else _need(q, k, exact))
-    for pq, pk, pv, po in zip(*(one.pack(-2, -3) for one in given)):
+    for pq, pk, pv, po in zip(*lists):
         status = _attention(handle, stream, pq, pk, pv, where, factor, bool(exact), po, errors.address)
         if status:
             raise failure(status)
@@ -165,7 +223,7 @@ ATTENTION = Op(
     "attention",
     "Tensor q, Tensor k, Tensor v, Tensor? positions, float? scale, bool exact",
     _run_attention,
-    lambda q, *_: _new_result(q),
+    lambda q, *_: _new_result(q, q.shape),
 )
 
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from typing import Any, Sequence
 
+import torch
 from torch import Tensor
 
-from ..._c_ops import errors, failure, lib, number
+from ..._c_ops import bare, errors, failure, number, pack_pointer
 from ...errors import UsageError
 from ._call import Op, direct, dispatched
 from ._context import enter
-from ._tensors import Foreign, first, output, result, rows, vector
+from ._tensors import Foreign, first, output, plain_terms, result, rows, vector
 
 NORMS = {"layer_norm": 0, "rms_norm": 1}
 
-_layer_norm = lib.fb_ops_layer_norm
-_rms_norm = lib.fb_ops_rms_norm
-_residual = lib.fb_ops_layer_norm_residual
-_add_norm = lib.fb_ops_add_norm
-_NO_BIAS = bytes(40)  # an fb_ops_tensor without data
+_layer_norm = bare("fb_ops_layer_norm")
+_rms_norm = bare("fb_ops_rms_norm")
+_residual = bare("fb_ops_layer_norm_residual")
+_add_norm = bare("fb_ops_add_norm")
+_empty_like = torch.empty_like
+_NO_DATA = bytes(40)  # an fb_ops_tensor without data
 
 
 def choice(name: str, value: Any, choices: dict[str, int]) -> int:
@@ -145,97 +147,84 @@ def layer_norm_residual(
 # ---- add_norm ------------------------------------------------------------------------------------------------
 
 
+def _any_add_norm(
+    terms: list[Tensor], weights: list[Tensor], biases: list[Tensor | None], out: Sequence[Tensor] | None
+) -> tuple[int, bytes, bytes | None, bytes | None, bytes, bytes, tuple[Tensor, ...], list[Tensor]]:
+    """The device; terms, weights, biases, sum and norms packed; the results; and what must live until the call."""
+    device, packed, kept, shape = first("terms[0]", terms[0])
+    held, joined = [kept], packed
+    for k in range(1, len(terms)):
+        more, kept = rows(f"terms[{k}]", terms[k], device, shape)
+        joined += more
+        held.append(kept)
+    pw, pb = vector("weight", weights[0], device), vector("bias", biases[0], device)
+    if len(weights) == 2:
+        pw = (pw or _NO_DATA) + (vector("second[0]", weights[1], device) or _NO_DATA)
+        if biases[0] is not None or biases[1] is not None:
+            pb = (pb or _NO_DATA) + (vector("second[1]", biases[1], device) or _NO_DATA)
+    if out is None:
+        made = [result(None, held[0], packed, device, shape) for _ in range(1 + len(weights))]
+    else:
+        made = [(output(f"out[{k}]", t, device, shape), t) for k, t in enumerate(out)]
+    normed = b"".join(one for one, _ in made[1:])
+    return device, joined, pw, pb, made[0][0], normed, tuple(t for _, t in made), held
+
+
 def _run_add_norm(
     a: Tensor,
     b: Tensor,
     c: Tensor | None,
     weight: Tensor,
     bias: Tensor | None,
-    weight2: Tensor | None,
-    bias2: Tensor | None,
     eps: float,
     norm: str,
     out: Sequence[Tensor] | None,
+    weight2: Tensor | None = None,
+    bias2: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
-    device, pa, a, shape = first("terms[0]", a)
-    handle, stream = enter(device)
-    pb, b = rows("terms[1]", b, device, shape)
-    terms = pa + pb
-    if c is not None:
-        pc, c = rows("terms[2]", c, device, shape)
-        terms += pc
-    weights, biases = vector("weight", weight, device), vector("bias", bias, device)
-    if weight2 is not None:
-        weights = (weights or b"") + (vector("second[0]", weight2, device) or b"")
-        if bias is not None or bias2 is not None:
-            biases = (biases or _NO_BIAS) + (vector("second[1]", bias2, device) or _NO_BIAS)
-    if out is None:
-        ps, total = result(None, a, pa, device, shape)
-        po, normed = result(None, a, pa, device, shape)
+    term_count, norm_count = 2 if c is None else 3, 1 if weight2 is None else 2
+    plain = plain_terms(a, b, weight, bias) if out is None and term_count + norm_count == 3 else None
+    if plain is not None:
+        device, terms, weights, biases, tail = plain
+        total, normed = _empty_like(a), _empty_like(a)
         made: tuple[Tensor, ...] = (total, normed)
-        if weight2 is not None:
-            po2, normed2 = result(None, a, pa, device, shape)
-            po, made = po + po2, (total, normed, normed2)
+        sums, norms = pack_pointer(total.data_ptr()) + tail, pack_pointer(normed.data_ptr()) + tail
     else:
-        made = tuple(out)
-        ps = output("out[0]", made[0], device, shape)
-        po = b"".join(output(f"out[{k}]", made[k], device, shape) for k in range(1, len(made)))
+        device, terms, weights, biases, sums, norms, made, held = _any_add_norm(
+            [a, b] if c is None else [a, b, c],
+            [weight] if weight2 is None else [weight, weight2],
+            [bias, bias2],
+            out,
+        )
+    kind, small = choice("norm", norm, NORMS), number("eps", eps)
+    handle, stream = enter(device)
     status = _add_norm(
-        handle,
-        stream,
-        terms,
-        2 if c is None else 3,
-        choice("norm", norm, NORMS),
-        weights,
-        biases,
-        1 if weight2 is None else 2,
-        number("eps", eps),
-        ps,
-        po,
-        errors.address,
+        handle, stream, terms, term_count, kind, weights, biases, norm_count, small, sums, norms, errors.address
     )
     if status:
         raise failure(status)
     return made
 
 
-def _run_add_norm1(*arguments: Any) -> tuple[Tensor, ...]:
-    a, b, c, weight, bias, eps, norm, out = arguments
-    return _run_add_norm(a, b, c, weight, bias, None, None, eps, norm, out)
+def _run_two_norms(*arguments: Any) -> tuple[Tensor, ...]:
+    a, b, c, weight, bias, weight2, bias2, eps, norm, out = arguments
+    return _run_add_norm(a, b, c, weight, bias, eps, norm, out, weight2, bias2)
 
 
 ADD_NORM = Op(
     "add_norm",
     "Tensor a, Tensor b, Tensor? c, Tensor weight, Tensor? bias, float eps, str norm",
-    _run_add_norm1,
+    _run_add_norm,
     lambda a, *_: (a.new_empty(a.shape), a.new_empty(a.shape)),
     ("sum", "normed"),
 )
 ADD_NORM2 = Op(
     "add_norm2",
     "Tensor a, Tensor b, Tensor? c, Tensor weight, Tensor? bias, Tensor weight2, Tensor? bias2, float eps, str norm",
-    _run_add_norm,
+    _run_two_norms,
     lambda a, *_: (a.new_empty(a.shape), a.new_empty(a.shape), a.new_empty(a.shape)),
     ("sum", "normed", "normed2"),
 )
-
-
-def _one_norm(*arguments: Any) -> tuple[Tensor, ...]:
-    if direct():
-        try:
-            return _run_add_norm1(*arguments)
-        except Foreign:
-            pass
-    return tuple(dispatched(ADD_NORM, arguments[-1], *arguments[:-1]))
-
-
-def _two_norms(*arguments: Any) -> tuple[Tensor, ...]:
-    if direct():
-        try:
-            return _run_add_norm(*arguments)
-        except Foreign:
-            pass
-    return tuple(dispatched(ADD_NORM2, arguments[-1], *arguments[:-1]))
 
 
 def add_norm(
@@ -259,9 +248,15 @@ def add_norm(
     if count != 2 and count != 3:
         raise UsageError(f"terms: {count} tensors (must be 2 or 3)")
     c = terms[2] if count == 3 else None
+    weight2, bias2 = (None, None) if second is None else second
     results = 2 if second is None else 3
     if out is not None and len(out) != results:
         raise UsageError(f"out: {len(out)} tensors (must be {results})")
+    if direct():
+        try:
+            return _run_add_norm(terms[0], terms[1], c, weight, bias, eps, norm, out, weight2, bias2)
+        except Foreign:
+            pass
     if second is None:
-        return _one_norm(terms[0], terms[1], c, weight, bias, eps, norm, out)
-    return _two_norms(terms[0], terms[1], c, weight, bias, second[0], second[1], eps, norm, out)
+        return tuple(dispatched(ADD_NORM, out, terms[0], terms[1], c, weight, bias, eps, norm))
+    return tuple(dispatched(ADD_NORM2, out, terms[0], terms[1], c, weight, bias, weight2, bias2, eps, norm))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..._c_ops import errors, failure, lib, number
+from ..._c_ops import bare, errors, failure, number
 from ._call import Op, direct, dispatched
 from ._context import LEAST_SPARE, enter
 from ._tensors import Foreign, first, matrix, projected, vector
@@ -13,9 +13,9 @@ from .norms import NORMS, choice
 ACTIVATIONS = {"none": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}
 STRATEGIES = {"vector": 0, "accumulator": 1, "dual": 2}
 
-_linear = lib.fb_ops_linear_bias_act
-_norm_linear = lib.fb_ops_norm_linear
-_swiglu = lib.fb_ops_swiglu
+_linear = bare("fb_ops_linear_bias_act")
+_norm_linear = bare("fb_ops_norm_linear")
+_swiglu = bare("fb_ops_swiglu")
 
 
 FEW_ROWS = 8  # up to which a GPU multiplies without cuBLASLt and copies of the input

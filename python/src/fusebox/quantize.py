@@ -1,0 +1,129 @@
+"""A model as a smaller GGUF file."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Iterator
+
+from . import _c_text as c
+from ._c import dtype, dtype_name, lib, text, to_bytes
+from ._report import make, options, with_progress
+from ._text import digits, paragraph, scaled, shown, table
+
+if TYPE_CHECKING:
+    from .model import Model
+
+
+@dataclass(frozen=True)
+class QuantizedKind:
+    """All layers' tensors of one kind."""
+
+    name: str
+    """Such as ``ffn_up.weight``."""
+    type: str
+    no_blocks: bool
+    """It stayed in f16, because its rows are not whole blocks of the type asked for."""
+    tensors: int
+    weights: int
+    bytes: int
+    corrected: int
+    """Bias tensors that were corrected by the mean error of their matrix."""
+    rel: float
+    """Norm of the error over the norm of the weights."""
+    max_abs: float
+    """Largest error of a weight."""
+
+    def _cells(self) -> tuple[str, ...]:
+        inexact = f"{self.rel:.2e}" if self.rel > 0 else "corrected" if self.corrected else "exact"
+        largest = f"{self.max_abs:.2e}" if self.rel > 0 else ""
+        note = "rows are no whole blocks" if self.no_blocks else ""
+        return self.name, self.type, f"{self.tensors}", f"{scaled(self.bytes)}B", inexact, largest, note
+
+
+@dataclass(frozen=True)
+class QuantizeReport:
+    """What quantisation has written, and what it costs in precision. It prints as ``fusebox quantize``."""
+
+    path: str
+    """The model that was read."""
+    file: str
+    """The file that was written."""
+    weights: int
+    bytes_before: int
+    """Of the weights, as are those after."""
+    bytes_after: int
+    file_bytes: int
+    """Of the file, metadata included."""
+    corrected: int
+    """Biases."""
+    kinds: tuple[QuantizedKind, ...]
+
+    _HEADER = ("tensors", "type", "number", "bytes", "relative", "largest")
+
+    @property
+    def bits_per_weight(self) -> float:
+        return 8 * self.bytes_after / self.weights
+
+    def _notes(self) -> Iterator[tuple[str, str]]:
+        yield "model", shown(self.path)
+        sizes = f"{scaled(self.bytes_before)}B before, {scaled(self.bytes_after)}B after"
+        yield "weights", f"{sizes}: {self.bits_per_weight:.2f} bits a weight"
+        yield "biases corrected", f"{self.corrected}"
+        yield "file", f"{shown(self.file)}, {digits(self.file_bytes)} bytes"
+
+    def __str__(self) -> str:
+        layout = "{:<20}  {:>5}  {:>7}  {:>10}  {:>9}  {:>9}"
+        lines = [layout.format(*self._HEADER)]
+        for kind in self.kinds:
+            *cells, note = kind._cells()
+            lines.append(layout.format(*cells) + (f"  {note}" if note else ""))
+        return "\n".join([*lines, "", *(f"{name:<20}  {value}" for name, value in self._notes())])
+
+    def _repr_html_(self) -> str:
+        rows = (kind._cells() for kind in self.kinds)
+        notes = "".join(paragraph(f"{name}: {value}") for name, value in self._notes())
+        return table((*self._HEADER, ""), rows) + notes
+
+
+def _read_kind(kind: Any) -> QuantizedKind:
+    return QuantizedKind(
+        name=text(kind.name),
+        type=dtype_name(kind.type),
+        no_blocks=kind.no_blocks,
+        tensors=kind.tensors,
+        weights=kind.weights,
+        bytes=kind.bytes,
+        corrected=kind.corrected,
+        rel=kind.rel,
+        max_abs=kind.max_abs,
+    )
+
+
+def quantize(
+    model: Model, path: str | os.PathLike[str], type: str, head: str | None, replace: bool
+) -> QuantizeReport:
+    settings = options(c.fb_quantize_options, lib.fb_quantize_options_init)
+    settings.type = dtype(type)
+    settings.head = dtype(type if head is None else head)
+    settings.replace = bool(replace)
+    settings.name = to_bytes("path", os.path.basename(os.path.normpath(model.path)))
+
+    def read(r: Any) -> QuantizeReport:
+        return QuantizeReport(
+            path=model.path,
+            file=os.fsdecode(path),
+            weights=r.weights,
+            bytes_before=r.bytes_before,
+            bytes_after=r.bytes_after,
+            file_bytes=r.file_bytes,
+            corrected=r.corrected,
+            kinds=tuple(_read_kind(r.kinds[i].contents) for i in range(r.kind_count)),
+        )
+
+    arguments = model._handle.pointer, to_bytes("path", path), ctypes.byref(settings)
+    return with_progress(
+        settings,
+        lambda: make(lib.fb_model_quantize, lib.fb_quantize_free, c.fb_quantize_report, read, *arguments),
+    )
