@@ -70,12 +70,12 @@ static bool parse(const cli_command *command, int argc, char **argv, bench_optio
         {CLI_ROW(0, "compare", CLI_STRING, &o->compare, "SPEC,SPEC…",
                  "the variants; the first is the measure"),
          .given = &o->compare_given},
-        {CLI_ROW(0, "prompt", CLI_INT, &o->prompt, "N", "tokens of the prompt"), .range = {1, 1e9},
+        {CLI_ROW('p', "prompt", CLI_INT, &o->prompt, "N", "tokens of the prompt"), .range = {1, 1e9},
          .given = &o->prompt_given},
-        {CLI_ROW(0, "gen", CLI_INT, &o->gen, "N", "tokens to decode"), .range = {1, 1e9},
+        {CLI_ROW('n', "gen", CLI_INT, &o->gen, "N", "tokens to decode"), .range = {1, 1e9},
          .fallback = "64; with --cache 16 times what it holds", .given = &o->gen_given},
-        {CLI_ROW(0, "reps", CLI_INT, &o->reps, "R", "repetitions, the variants in turns"), .range = {1, 1e5},
-         .given = &o->reps_given},
+        {CLI_ROW('r', "reps", CLI_INT, &o->reps, "R", "repetitions, the variants in turns"),
+         .range = {1, 1e5}, .given = &o->reps_given},
         {CLI_ROW(0, "ops", CLI_FLAG, &o->ops, NULL,
                  "each fuse alone against the operators that it replaces")},
         {CLI_ROW(0, "turns", CLI_FLAG, &o->turns, NULL,
@@ -89,8 +89,12 @@ static bool parse(const cli_command *command, int argc, char **argv, bench_optio
                                 {"a stream", stream, CLI_MEMORY_ROWS},
                                 {"execution", execution, CLI_MODEL_ROWS},
                                 {"output", output, 1}};
-    cli_args args = {
-        .command = command, .notes = notes, .groups = groups, .group_count = 4, .max_positionals = 1};
+    cli_args args = {.command = command,
+                     .notes = notes,
+                     .groups = groups,
+                     .group_count = 4,
+                     .max_positionals = 1,
+                     .takes_model = true};
     if (!cli_args_parse(&args, argc, argv, status)) return false;
     if (args.positional_count) o->model_name = args.positionals[0];
     return fits(o, status);

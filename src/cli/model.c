@@ -21,7 +21,7 @@ void cli_model_rows(cli_model_options *options, cli_option rows[CLI_MODEL_ROWS])
                                    .dot = "q8",
                                    .backend = "auto"};
     rows[0] = (cli_option){
-        CLI_ROW(0, "threads", CLI_INT, &options->threads, "N", "threads; the result does not depend on it"),
+        CLI_ROW('t', "threads", CLI_INT, &options->threads, "N", "threads; the result does not depend on it"),
         .range = {0, MAX_THREADS}, .fallback = "0, one a core"};
     rows[1] = (cli_option){
         CLI_ROW(0, "act", CLI_DTYPE, &options->act, "TYPE", "type in which operators store results")};

@@ -59,6 +59,6 @@ const char *cli_cache_folder(void);
 /* The lines of --help about MODEL. */
 #define CLI_MODEL_NOTES                                                                                      \
     "MODEL is a Hugging Face directory (config.json, model.safetensors or its index, tokenizer.json) or a\n" \
-    ".gguf file. Without one, the built-in storyteller runs.\n"
+    ".gguf file, also as -m MODEL. Without one, the built-in storyteller runs.\n"
 
 #endif

@@ -130,7 +130,8 @@ int cli_plan(const cli_command *command, int argc, char **argv) {
                      .notes = CLI_MODEL_NOTES,
                      .groups = groups,
                      .group_count = 3,
-                     .max_positionals = 1};
+                     .max_positionals = 1,
+                     .takes_model = true};
     int status;
     if (!cli_args_parse(&args, argc, argv, &status)) return status;
     if (svg && (status = cli_check_svg(svg)) != CLI_OK) return status;

@@ -12,9 +12,9 @@ void cli_planner_rows(cli_planner *planner, cli_option rows[CLI_PLANNER_ROWS]) {
     *planner = (cli_planner){0};
     fb_profile_options_default(&planner->options);
     rows[0] =
-        (cli_option){CLI_ROW(0, "prompt", CLI_INT, &planner->options.prompt, "N", "tokens of the prompt"),
+        (cli_option){CLI_ROW('p', "prompt", CLI_INT, &planner->options.prompt, "N", "tokens of the prompt"),
                      .range = {1, MAX_TOKENS}};
-    rows[1] = (cli_option){CLI_ROW(0, "gen", CLI_INT, &planner->options.gen, "N", "decode steps after it"),
+    rows[1] = (cli_option){CLI_ROW('n', "gen", CLI_INT, &planner->options.gen, "N", "decode steps after it"),
                            .range = {1, MAX_TOKENS}};
 }
 

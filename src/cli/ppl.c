@@ -41,7 +41,7 @@ static bool parse(const cli_command *command, int argc, char **argv, ppl_options
     cli_stream_rows(&o->stream, stream_rows);
     const cli_option text[] = {
         {CLI_ROW('f', "file", CLI_STRING, &o->file, "FILE", "the text; - is standard input")},
-        {CLI_ROW(0, "ctx", CLI_INT, &o->window, "N", "tokens of a window"), .range = {2, 1e9},
+        {CLI_ROW('c', "ctx", CLI_INT, &o->window, "N", "tokens of a window"), .range = {2, 1e9},
          .fallback = "the model's context, at most 512", .given = &o->window_given},
     };
     const cli_option output[] = {
@@ -58,7 +58,8 @@ static bool parse(const cli_command *command, int argc, char **argv, ppl_options
                      .notes = notes,
                      .groups = groups,
                      .group_count = sizeof groups / sizeof *groups,
-                     .max_positionals = 1};
+                     .max_positionals = 1,
+                     .takes_model = true};
     if (!cli_args_parse(&args, argc, argv, status)) return false;
     if (args.positional_count) o->model_name = args.positionals[0];
     *status = o->file ? check_ways(o)

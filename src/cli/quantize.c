@@ -33,8 +33,12 @@ static bool parse(const cli_command *command, int argc, char **argv, quantize_op
         {CLI_ROW(0, "json", CLI_FLAG, &o->json, NULL, "one JSON object instead of the table")},
     };
     const cli_group groups[] = {{"precision", precision, 2}, {"output", output, 2}};
-    cli_args args = {
-        .command = command, .notes = notes, .groups = groups, .group_count = 2, .max_positionals = 2};
+    cli_args args = {.command = command,
+                     .notes = notes,
+                     .groups = groups,
+                     .group_count = 2,
+                     .max_positionals = 2,
+                     .takes_model = true};
     if (!cli_args_parse(&args, argc, argv, status)) return false;
     if (args.positional_count == 0) {
         *status = cli_fail(CLI_USAGE, "OUT.gguf: none given (see fusebox quantize --help)");
