@@ -109,6 +109,7 @@ static const cli_foreign rows[] = {
     {"--reverse-prompt", SAME, "stop", CLI_VALUE},
     {"--chat-template", ADVICE, no_chat, CLI_VALUE},
     {"--jinja", NOTHING, no_chat, CLI_ALONE},
+    {"--n-chunks", SAME, "chunks", CLI_VALUE},
     {"--perplexity", ADVICE, "fusebox ppl measures perplexity", CLI_ALONE},
 };
 
