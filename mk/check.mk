@@ -29,6 +29,7 @@ $(TEST_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/%.o $(SUPPORT_OBJ) $(LIB_STATIC)
 
 # What is tested of the command line's own files.
 $(BUILD)/tests/cli/test_nearest: $(BUILD)/obj/cli/nearest.o
+$(BUILD)/tests/cli/test_busy: $(BUILD)/obj/cli/busy.o $(BUILD)/obj/cli/json_out.o
 
 # ---- allocations that fail: in a program that preloads the library, and in one whose calls are wrapped --------------
 FAIL_ALLOC := $(BUILD)/tests/oom/fail_alloc.so

@@ -181,7 +181,9 @@ static int run_ops(const bench_options *o, const fb_model *model, int64_t contex
     CLI_MODEL_SET(&o->model, &options);
     SET_LENGTHS(o, context, &options);
     options.user = &progress;
+    if (setting->busy) cli_busy_begin(setting->busy);
     if (fb_bench_ops(model, &options, &report, &err) != FB_OK) return fail_bench(&progress, &err);
+    if (setting->busy) cli_busy_end(setting->busy);
     (o->json ? cli_bench_ops_json : cli_bench_ops_print)(setting, report);
     int status = report->agree ? CLI_OK : CLI_FAILED;
     fb_bench_ops_free(report);
@@ -201,7 +203,9 @@ static int run_variants(const bench_options *o, const fb_model *model, int64_t c
     options.specs = v->specs;
     options.spec_count = v->count;
     options.user = &progress;
+    if (setting->busy) cli_busy_begin(setting->busy);
     if (fb_bench_run(model, &options, &report, &err) != FB_OK) return fail_bench(&progress, &err);
+    if (setting->busy) cli_busy_end(setting->busy);
     (o->json ? cli_bench_json : cli_bench_print)(setting, report);
     int status = report->agree ? CLI_OK : CLI_FAILED;
     fb_bench_free(report);
@@ -215,8 +219,12 @@ static int bench_stream(const bench_options *o, const fb_model *model, const cha
     int status = cli_memory_take(&o->stream, &options.cache, &options.sinks, &options.window);
     if (status != CLI_OK) return status;
     options.gen = o->gen_given ? o->gen : 0;
-    cli_bench_setting setting = {
-        .path = path, .act = o->model.act, .kv = cli_model_kv(&o->model), .exact = o->model.exact};
+    cli_busy busy;
+    cli_bench_setting setting = {.path = path,
+                                 .act = o->model.act,
+                                 .kv = cli_model_kv(&o->model),
+                                 .exact = o->model.exact,
+                                 .busy = &busy};
     return cli_bench_stream(model, &options, &setting, o->json);
 }
 
@@ -224,13 +232,15 @@ static int bench(const bench_options *o, const fb_model *model, const char *path
     variants v = {0};
     int status = split(o->compare, &v);
     if (status == CLI_OK) {
+        cli_busy busy;
         fb_model_info info;
         fb_model_get_info(model, &info);
         cli_bench_setting setting = {.path = path,
                                      .names = v.names,
                                      .act = o->model.act,
                                      .kv = cli_model_kv(&o->model),
-                                     .exact = o->model.exact};
+                                     .exact = o->model.exact,
+                                     .busy = o->turns ? NULL : &busy};
         status = o->ops ? run_ops(o, model, info.context, &setting)
                         : run_variants(o, model, info.context, &v, &setting);
     }

@@ -47,8 +47,10 @@ int cli_planner_make(const cli_args *args, const cli_model_options *how, cli_pla
     if (status != CLI_OK) return status;
     CLI_MODEL_SET_FUSE(how, &planner->options);
     fit_defaults(model, &planner->options);
+    cli_busy_begin(&planner->busy);
     fb_status made = plan ? make_plan(model, how, &planner->options, report, &err)
                           : fb_profile_make(model, &planner->options, report, &err);
+    cli_busy_end(&planner->busy);
     if (made != FB_OK) status = cli_fail_error(&err);
     fb_model_free(model);
     free(path);
