@@ -170,9 +170,12 @@ char *cli_hub_find(const char *name, int *status) {
         fail_missing(&n, name);
         return NULL;
     }
+    errno = 0;
     bool known = read_ref(&n, hash);
     snprintf(snapshot, sizeof snapshot, "%s/snapshots/%s", n.folder, known ? hash : "");
-    if (!known || !look_at(snapshot, lost, &weights)) {
+    if (errno == ENOMEM || !known || !look_at(snapshot, lost, &weights)) {
+        if (errno == ENOMEM) *status = cli_fail(CLI_FAILED, "%s: no memory", name);
+        if (errno == ENOMEM) return NULL;
         cli_fail(CLI_USAGE, "%s: revision %s: not in %s (to get it: hf download %s/%s --revision %s)", name,
                  n.revision, n.folder, n.org, n.name, n.revision);
         return NULL;

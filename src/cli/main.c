@@ -9,7 +9,8 @@
 #include "cli/output.h"
 
 static const cli_command commands[] = {
-    {"run", "[MODEL] [-p TEXT | -f FILE | -] [options]", "Continue a text with a language model", cli_run},
+    {"run", "[MODEL] [TEXT | -p TEXT | -f FILE | -] [options]", "Continue a text with a language model",
+     cli_run},
     {"info", "[MODEL] [options]", "Show what a model is and the operators it runs", cli_info},
     {"verify", "[MODEL] [--golden FILE] [options]", "Prove the fuses, or compare with a reference answer",
      cli_verify},
@@ -83,10 +84,10 @@ static void print_usage(FILE *out) {
     fprintf(out, "usage: fusebox COMMAND [arguments]\n\n"
                  "Fusebox runs language models, and makes every kernel fusion a switch.\n\n");
     for (int i = 0; i < COMMANDS; i++) fprintf(out, "  %-10s  %s\n", commands[i].name, commands[i].summary);
-    fprintf(
-        out,
-        "\nfusebox COMMAND --help lists a command's options; fusebox --version prints the version.\n"
-        "MODEL is a Hugging Face directory or a .gguf file; without one, the built-in storyteller runs.\n");
+    fprintf(out, "\nfusebox COMMAND --help lists a command's options; fusebox --version prints the version.\n"
+                 "MODEL is a Hugging Face directory, a .gguf file, or ORG/NAME in the cache of Hugging Face; "
+                 "without one,\n"
+                 "the built-in storyteller runs.\n");
 }
 
 static int help(int argc, char **argv) {

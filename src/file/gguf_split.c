@@ -123,10 +123,10 @@ fb_status fb_gguf_join(const char *path, fb_gguf **gguf, fb_error *err) {
     split all;
     int64_t no;
     FB_TRY(read_split(path, *gguf, &all, &no, err));
-    char *own = no < all.count ? fb_gguf_split_path(path, no, all.count) : NULL;
-    bool named = own && strcmp(own, path) == 0;
-    free(own);
-    if (!named)
+    char ending[ENDING_BYTES + 1];
+    const char *found = no < all.count ? find_ending(path, all.count) : NULL;
+    write_ending(ending, no, all.count);
+    if (!found || strcmp(found, ending) != 0)
         return fb_fail(
             err, FB_ERROR_FILE,
             "%s: part %lld of %lld (its name must end in -%05lld-of-%05lld.gguf, or the others are not "
