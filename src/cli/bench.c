@@ -219,7 +219,7 @@ static int bench_stream(const bench_options *o, const fb_model *model, const cha
     int status = cli_memory_take(&o->stream, &options.cache, &options.sinks, &options.window);
     if (status != CLI_OK) return status;
     options.gen = o->gen_given ? o->gen : 0;
-    cli_busy busy;
+    cli_busy busy = {0};
     cli_bench_setting setting = {.path = path,
                                  .act = o->model.act,
                                  .kv = cli_model_kv(&o->model),
@@ -232,7 +232,7 @@ static int bench(const bench_options *o, const fb_model *model, const char *path
     variants v = {0};
     int status = split(o->compare, &v);
     if (status == CLI_OK) {
-        cli_busy busy;
+        cli_busy busy = {0};
         fb_model_info info;
         fb_model_get_info(model, &info);
         cli_bench_setting setting = {.path = path,
