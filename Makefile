@@ -14,14 +14,19 @@ include mk/check.mk
 include mk/python.mk
 
 .PHONY: all run install help
-all: $(CLI) $(LIB_STATIC) $(LIB_SHARED) $(LIB_CUDA) $(PKGCONFIG)
+all: $(CLI) $(LIB_STATIC) $(LIB_SHARED) $(LIB_CUDA) $(PKGCONFIG) $(MAN)
 
 run: $(CLI)
 	@$(CLI) run -p "Once upon a time" -n 160 --seed 1
 
 install: all
-	install -d $(DESTDIR)$(PREFIX)/{bin,include,lib/pkgconfig,share/fusebox/models/storyteller}
+	install -d $(DESTDIR)$(PREFIX)/{bin,include,lib/pkgconfig,share/fusebox/models/storyteller,share/man/man1} \
+	    $(DESTDIR)$(PREFIX)/share/{bash-completion/completions,zsh/site-functions,fish/vendor_completions.d}
 	install -m 755 $(CLI) $(DESTDIR)$(PREFIX)/bin/fusebox
+	install -m 644 $(MAN) $(DESTDIR)$(PREFIX)/share/man/man1/
+	$(CLI) completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/fusebox
+	$(CLI) completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_fusebox
+	$(CLI) completion fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/fusebox.fish
 	install -m 644 include/*.h $(DESTDIR)$(PREFIX)/include/
 	install -m 644 $(LIB_STATIC) $(DESTDIR)$(PREFIX)/lib/
 	install -m 755 $(LIB_SHARED) $(DESTDIR)$(PREFIX)/lib/libfusebox.so.$(SOVERSION)

@@ -467,6 +467,12 @@ typedef struct fb_score {
 /* Called many times per window. Return false to stop. */
 typedef bool (*fb_score_fn)(void *user, const fb_score *so_far, int64_t total);
 
+/* Which ids of a text are scored. */
+typedef enum fb_scoring {
+    FB_SCORE_ALL = 0,        /* every id that has a predecessor in its window */
+    FB_SCORE_SECOND_HALF = 1 /* those behind the middle of whole windows, as llama-perplexity does */
+} fb_scoring;
+
 typedef struct fb_perplexity_options {
     size_t size;
     int32_t threads;
@@ -477,6 +483,8 @@ typedef struct fb_perplexity_options {
     int64_t window; /* tokens that are read into an empty cache; 0: the model's context, at most 512 */
     fb_score_fn on_progress; /* may be NULL */
     void *user;
+    fb_scoring scoring;
+    int64_t max_windows; /* score no more of them; 0: all */
 } fb_perplexity_options;
 
 FB_API void fb_perplexity_options_init(fb_perplexity_options *options, size_t size);
@@ -495,7 +503,11 @@ typedef struct fb_perplexity_report {
 
 /* Scores ids (of a text, without special tokens around it) in windows that do not overlap. Each window begins
  * with an empty cache and what the tokenizer puts in front of a text, such as a begin-of-text token. Every id
- * that has a predecessor in its window is scored. Fails if a logit is NaN or +inf. */
+ * that has a predecessor in its window is scored. Fails if a logit is NaN or +inf.
+ *
+ * With FB_SCORE_SECOND_HALF the text, its begin token included, is divided into whole windows, at least two;
+ * the rest is left out. In each window the begin token, if the tokenizer adds one, replaces the first id, and
+ * the ids at positions window / 2 + 1 to window - 1 are scored. */
 FB_API fb_status fb_perplexity_run(const fb_model *model, const fb_perplexity_options *options,
                                    const int32_t *ids, int64_t count, fb_perplexity_report **report,
                                    fb_error *err);

@@ -60,6 +60,7 @@ CLI        := $(BUILD)/fusebox
 LIB_STATIC := $(BUILD)/libfusebox.a
 LIB_SHARED := $(BUILD)/libfusebox.so
 PKGCONFIG  := $(BUILD)/fusebox.pc
+MAN        := $(BUILD)/fusebox.1
 
 $(DEPS): mk/deps.sh
 	@mkdir -p $(@D)
@@ -111,5 +112,10 @@ $(CLI): $(CLI_OBJ) $(LIB_STATIC)
 
 $(PKGCONFIG): mk/fusebox.pc.in include/fusebox.h
 	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' $< > $@
+
+# The program knows its commands and options; nobody writes them down twice.
+$(MAN): $(CLI)
+	$(call say,MAN,$@)
+	$(Q)$(CLI) man > $@
 
 -include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d)

@@ -27,6 +27,10 @@ $(TEST_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/%.o $(SUPPORT_OBJ) $(LIB_STATIC)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) $^ -o $@ -lcmocka $(LIBS_ALL)
 
+# What is tested of the command line's own files.
+$(BUILD)/tests/cli/test_nearest: $(BUILD)/obj/cli/nearest.o
+$(BUILD)/tests/cli/test_busy: $(BUILD)/obj/cli/busy.o $(BUILD)/obj/cli/json_out.o
+
 # ---- allocations that fail: in a program that preloads the library, and in one whose calls are wrapped --------------
 FAIL_ALLOC := $(BUILD)/tests/oom/fail_alloc.so
 $(FAIL_ALLOC): tests/oom/fail_alloc.c

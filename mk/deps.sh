@@ -54,6 +54,7 @@ if [ "${1:-build}" = test ]; then
     want jq jq --version
     want python3 python3 --version
     want libxml2-utils xmllint --version
+    want mandoc command -v mandoc
     want clang clang --version
 fi
 if [ "${1:-build}" = python ]; then

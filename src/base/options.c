@@ -26,7 +26,7 @@ OPTIONS(fb_profile_options, threads, gen, .fuse = "auto", .prompt = 64, .gen = 6
 OPTIONS(fb_plan_report_options, threads, gen, .fuse = "auto", .prompt = 64, .gen = 64)
 OPTIONS(fb_verify_options, threads, chunk, .fuse = "auto")
 OPTIONS(fb_fusion_options, threads, chunk, .fuse = "auto", .sinks = SINKS)
-OPTIONS(fb_perplexity_options, threads, user, .fuse = "auto")
+OPTIONS(fb_perplexity_options, threads, max_windows, .fuse = "auto")
 OPTIONS(fb_curve_options, threads, user, .fuse = "auto", .sinks = SINKS, .every = 256)
 
 /* ---- sessions ---- */

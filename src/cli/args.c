@@ -5,11 +5,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/foreign.h"
+#include "cli/nearest.h"
 #include "cli/output.h"
 
 /* ---- one argument at a time ------------------------------------------------------------------ */
 
-typedef enum step { STEP_END, STEP_OPTION, STEP_POSITIONAL, STEP_HELP, STEP_ERROR } step;
+typedef enum step {
+    STEP_END,
+    STEP_OPTION,
+    STEP_POSITIONAL,
+    STEP_MODEL,   /* MODEL as the value of -m */
+    STEP_NOTHING, /* a spelling of others that changes nothing */
+    STEP_HELP,
+    STEP_ERROR
+} step;
 
 typedef struct cursor {
     const cli_args *args;
@@ -18,26 +28,81 @@ typedef struct cursor {
     bool only_positionals; /* after "--" */
     /* The current argument. */
     const cli_option *option;
-    int spelled;       /* bytes of argv that name the option: 6 of "--temp=1" */
-    const char *name;  /* of the option as given: not terminated, `spelled` bytes */
-    const char *value; /* of the option, or the positional; NULL for a flag */
+    const cli_foreign *foreign; /* as which it is spelled; NULL: as ours */
+    int spelled;                /* bytes of argv that name the option: 6 of "--temp=1" */
+    const char *name;           /* of the option as given: not terminated, `spelled` bytes */
+    const char *value;          /* of the option, or the positional; NULL for a flag */
 } cursor;
 
-static const cli_option *find_option(const cli_args *args, const char *argument, int spelled) {
+static const cli_option *find_long(const cli_args *args, const char *name, int bytes) {
     for (int g = 0; g < args->group_count; g++)
         for (int i = 0; i < args->groups[g].count; i++) {
             const cli_option *option = &args->groups[g].options[i];
-            if (argument[1] != '-') {
-                if (option->letter == argument[1]) return option;
-            } else if ((int)strlen(option->name) == spelled - 2 &&
-                       strncmp(option->name, argument + 2, (size_t)spelled - 2) == 0)
+            if ((int)strlen(option->name) == bytes && strncmp(option->name, name, (size_t)bytes) == 0)
                 return option;
         }
     return NULL;
 }
 
+static const cli_option *find_letter(const cli_args *args, char letter) {
+    for (int g = 0; g < args->group_count; g++)
+        for (int i = 0; i < args->groups[g].count; i++)
+            if (args->groups[g].options[i].letter == letter) return &args->groups[g].options[i];
+    return NULL;
+}
+
 static int fail_see_help(const cli_args *args, const char *what, const char *value, int bytes) {
     return cli_fail(CLI_USAGE, "%s: %.*s (see fusebox %s --help)", what, bytes, value, args->command->name);
+}
+
+/* Whether a command has an option: for cli_command_describe. */
+typedef struct wanted_option {
+    const char *name;
+    int bytes;
+    bool found;
+} wanted_option;
+
+static void look_for(const cli_args *args, void *user) {
+    wanted_option *wanted = user;
+    wanted->found = find_long(args, wanted->name, wanted->bytes) != NULL;
+}
+
+/* The name of a command that has this option, or NULL. */
+static const char *find_owner(const char *name, int bytes) {
+    const cli_command *command;
+    for (int i = 0; (command = cli_command_at(i)); i++) {
+        wanted_option wanted = {.name = name, .bytes = bytes};
+        cli_command_describe(command, look_for, &wanted);
+        if (wanted.found) return command->name;
+    }
+    return NULL;
+}
+
+/* Names the option that was meant: one of this command, also where it is spelled as others do; or else the
+ * command that has it. */
+static step fail_unknown(const cursor *c, const char *argument, int spelled) {
+    const cli_args *args = c->args;
+    cli_nearest nearest = {.word = argument + 2, .bytes = (size_t)spelled - 2};
+    const cli_foreign *row;
+    if (argument[1] == '-') {
+        for (int g = 0; g < args->group_count; g++)
+            for (int i = 0; i < args->groups[g].count; i++)
+                cli_nearest_offer(&nearest, args->groups[g].options[i].name, args->groups[g].options[i].name);
+        for (int i = 0; (row = cli_foreign_at(i)); i++)
+            if (row->kind == CLI_FOREIGN_SAME && row->spelling[1] == '-' &&
+                find_long(args, row->to, (int)strlen(row->to)))
+                cli_nearest_offer(&nearest, row->spelling + 2, row->to);
+    }
+    const char *owner = argument[1] == '-' ? find_owner(argument + 2, spelled - 2) : NULL;
+    if (owner)
+        cli_fail(CLI_USAGE, "unknown option: %.*s (an option of fusebox %s; see fusebox %s --help)", spelled,
+                 argument, owner, args->command->name);
+    else if (nearest.meaning)
+        cli_fail(CLI_USAGE, "unknown option: %.*s (did you mean --%s? see fusebox %s --help)", spelled,
+                 argument, nearest.meaning, args->command->name);
+    else
+        fail_see_help(args, "unknown option", argument, spelled);
+    return STEP_ERROR;
 }
 
 /* Finds the option's value: behind "=", attached to the letter, or in the next argument. */
@@ -54,6 +119,53 @@ static step take_value(cursor *c, const char *attached) {
     return STEP_ERROR;
 }
 
+/* An option as others spell it. `attached`: its value behind "=", or NULL. */
+static step take_foreign(cursor *c, const char *argument, const char *attached) {
+    const cli_args *args = c->args;
+    const cli_foreign *row = c->foreign;
+    bool runs = find_long(args, "threads", 7) != NULL; /* others have options of execution only */
+    c->option = row->kind == CLI_FOREIGN_SAME || row->kind == CLI_FOREIGN_LAYERS
+                    ? find_long(args, row->to, (int)strlen(row->to))
+                    : NULL;
+    if (c->option) return take_value(c, attached);
+    if (row->kind == CLI_FOREIGN_MODEL && args->takes_model) {
+        c->value = attached ? attached : c->at < c->argc ? c->argv[c->at++] : NULL;
+        if (c->value) return STEP_MODEL;
+        cli_fail(CLI_USAGE, "%.*s: no value (needs MODEL)", c->spelled, argument);
+        return STEP_ERROR;
+    }
+    if (row->kind == CLI_FOREIGN_NOTHING && runs) {
+        bool next = !attached && c->at < c->argc;
+        c->at += next && (row->value == CLI_VALUE ||
+                          (row->value == CLI_SWITCH && cli_foreign_is_switch(c->argv[c->at])));
+        return STEP_NOTHING;
+    }
+    if (row->kind != CLI_FOREIGN_ADVICE || !runs) return fail_unknown(c, argument, c->spelled);
+    cli_fail(CLI_USAGE, "unknown option: %.*s (%s)", c->spelled, argument, row->to);
+    return STEP_ERROR;
+}
+
+/* "-n" and "--tokens" are ours first. "-ngl" is how others spell an option before it is -n with the value
+ * "gl". */
+static step advance_option(cursor *c, const char *argument) {
+    bool is_long = argument[1] == '-';
+    int spelled = (int)strcspn(argument, "=");
+    const char *attached = argument[spelled] ? argument + spelled + 1 : NULL;
+    c->name = argument;
+    c->spelled = spelled;
+    c->foreign = NULL;
+    c->option = is_long       ? find_long(c->args, argument + 2, spelled - 2)
+                : argument[2] ? NULL
+                              : find_letter(c->args, argument[1]);
+    if (c->option) return take_value(c, attached);
+    c->foreign = cli_foreign_find(argument, spelled);
+    if (c->foreign) return take_foreign(c, argument, attached);
+    if (is_long) return fail_unknown(c, argument, spelled);
+    c->spelled = 2;
+    c->option = find_letter(c->args, argument[1]);
+    return c->option ? take_value(c, argument + 2) : fail_unknown(c, argument, 2);
+}
+
 static step advance(cursor *c) {
     if (c->at >= c->argc) return STEP_END;
     const char *argument = c->argv[c->at++];
@@ -67,17 +179,7 @@ static step advance(cursor *c) {
     }
     if (strcmp(argument, "--help") == 0 || strcmp(argument, "-h") == 0) return STEP_HELP;
 
-    bool is_long = argument[1] == '-';
-    c->name = argument;
-    c->spelled = is_long ? (int)strcspn(argument, "=") : 2;
-    c->option = find_option(c->args, argument, c->spelled);
-    if (!c->option) {
-        fail_see_help(c->args, "unknown option", argument, c->spelled);
-        return STEP_ERROR;
-    }
-    const char *rest = argument + c->spelled;
-    if (*rest == '\0') return take_value(c, NULL);
-    return take_value(c, is_long ? rest + 1 : rest);
+    return advance_option(c, argument);
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
@@ -147,8 +249,7 @@ static bool set_target(const cli_option *option, const char *value) {
     return false;
 }
 
-/* What the option accepts, as in "0 to 100" or "f32, f16, bf16"; empty if anything. */
-static const char *describe_range(const cli_option *option, char *text, size_t size) {
+const char *cli_option_range(const cli_option *option, char *text, size_t size) {
     size_t used = 0;
     text[0] = '\0';
     if (option->kind == CLI_INT) snprintf(text, size, "%.0f to %.0f", option->range.min, option->range.max);
@@ -166,7 +267,7 @@ static const char *describe_range(const cli_option *option, char *text, size_t s
 
 /* ---- help ------------------------------------------------------------------------------------ */
 
-static const char *describe_default(const cli_option *option, char *text, size_t size) {
+const char *cli_option_default(const cli_option *option, char *text, size_t size) {
     text[0] = '\0';
     if (option->fallback) {
         snprintf(text, size, "%s", option->fallback);
@@ -208,8 +309,8 @@ static int describe_names(const cli_option *option, char *text, size_t size) {
 static void print_option(const cli_option *option, int width) {
     char names[80], range[160], fallback[80];
     describe_names(option, names, sizeof names);
-    describe_range(option, range, sizeof range);
-    describe_default(option, fallback, sizeof fallback);
+    cli_option_range(option, range, sizeof range);
+    cli_option_default(option, fallback, sizeof fallback);
     printf("%-*s  %s", width, names, option->help);
     if (range[0] || fallback[0])
         printf(" (%s%s%s%s)", range, range[0] && fallback[0] ? "; " : "", fallback[0] ? "default " : "",
@@ -243,10 +344,14 @@ static bool end_with(int *status, int value) {
 }
 
 static bool take_option(const cursor *c, int *status) {
+    const char *value = c->value;
+    if (c->foreign && c->foreign->kind == CLI_FOREIGN_LAYERS && !(value = cli_foreign_layers(value)))
+        return end_with(status, cli_fail(CLI_USAGE, "%.*s: %s (a number of layers, all or auto)", c->spelled,
+                                         c->name, c->value));
     if (c->option->given) *c->option->given = true;
-    if (set_target(c->option, c->value)) return true;
+    if (set_target(c->option, value)) return true;
     char range[160];
-    describe_range(c->option, range, sizeof range);
+    cli_option_range(c->option, range, sizeof range);
     return end_with(status, cli_fail(CLI_USAGE, "%.*s: %s (%s)", c->spelled, c->name,
                                      *c->value ? c->value : "\"\"", range));
 }
@@ -258,7 +363,38 @@ static bool take_positional(cli_args *args, const char *value, int *status) {
     return true;
 }
 
+/* -m is the first positional, wherever it stands. */
+static bool take_model(cli_args *args, const char *value, int *status) {
+    if (args->model_given) args->positionals[0] = value; /* the last one counts */
+    if (args->model_given) return true;
+    if (!take_positional(args, value, status)) return false;
+    for (int i = args->positional_count - 1; i > 0; i--) args->positionals[i] = args->positionals[i - 1];
+    args->positionals[0] = value;
+    args->model_given = true;
+    return true;
+}
+
+/* One step of parsing. */
+static bool take(cli_args *args, const cursor *c, step next, int *status) {
+    switch (next) {
+    case STEP_OPTION:
+        return take_option(c, status);
+    case STEP_MODEL:
+        return take_model(args, c->value, status);
+    case STEP_NOTHING:
+        cli_note("%.*s: ignored (%s)", c->spelled, c->name, c->foreign->to);
+        return true;
+    default:
+        return take_positional(args, c->value, status);
+    }
+}
+
 bool cli_args_parse(cli_args *args, int argc, char **argv, int *status) {
+    if (argc == 0) {
+        const cli_described *described = (const cli_described *)args->command;
+        described->describe(args, described->user);
+        return end_with(status, CLI_OK);
+    }
     const cursor start = {.args = args, .argc = argc, .at = 1, .argv = argv};
     step next;
     /* First look for --help alone: it shows the targets as defaults, so none may have been set yet. */
@@ -270,8 +406,8 @@ bool cli_args_parse(cli_args *args, int argc, char **argv, int *status) {
         }
     }
     args->positional_count = 0;
+    args->model_given = false;
     for (cursor c = start; (next = advance(&c)) != STEP_END;)
-        if (!(next == STEP_OPTION ? take_option(&c, status) : take_positional(args, c.value, status)))
-            return false;
+        if (!take(args, &c, next, status)) return false;
     return true;
 }

@@ -49,13 +49,21 @@ typedef struct cli_args {
     const cli_group *groups;
     int group_count;
     int max_positionals;
+    bool takes_model; /* the first positional is MODEL, which -m gives as well */
     /* Filled by parsing. */
     const char *positionals[CLI_MAX_POSITIONALS];
     int positional_count;
+    bool model_given; /* -m gave positionals[0] */
 } cli_args;
 
-/* Sets the targets of the options in argv[1 …]. False: the command ends here with *status, because of an
- * error, which was printed, or of --help. An option that occurs twice has its last value. */
+/* With argc 0, where the command is only described (cli.h), shows `args` to whoever asks and returns false.
+ * Otherwise sets the targets of the options in argv[1 …]. False: the command ends here with *status, because
+ * of an error, which was printed, or of --help. An option that occurs twice has its last value. */
 bool cli_args_parse(cli_args *args, int argc, char **argv, int *status);
+
+/* What an option accepts, "0 to 100" or "f32, f16, bf16"; and its default. Empty where there is nothing to
+ * say. */
+const char *cli_option_range(const cli_option *option, char *text, size_t size);
+const char *cli_option_default(const cli_option *option, char *text, size_t size);
 
 #endif

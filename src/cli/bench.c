@@ -70,12 +70,12 @@ static bool parse(const cli_command *command, int argc, char **argv, bench_optio
         {CLI_ROW(0, "compare", CLI_STRING, &o->compare, "SPEC,SPEC…",
                  "the variants; the first is the measure"),
          .given = &o->compare_given},
-        {CLI_ROW(0, "prompt", CLI_INT, &o->prompt, "N", "tokens of the prompt"), .range = {1, 1e9},
+        {CLI_ROW('p', "prompt", CLI_INT, &o->prompt, "N", "tokens of the prompt"), .range = {1, 1e9},
          .given = &o->prompt_given},
-        {CLI_ROW(0, "gen", CLI_INT, &o->gen, "N", "tokens to decode"), .range = {1, 1e9},
+        {CLI_ROW('n', "gen", CLI_INT, &o->gen, "N", "tokens to decode"), .range = {1, 1e9},
          .fallback = "64; with --cache 16 times what it holds", .given = &o->gen_given},
-        {CLI_ROW(0, "reps", CLI_INT, &o->reps, "R", "repetitions, the variants in turns"), .range = {1, 1e5},
-         .given = &o->reps_given},
+        {CLI_ROW('r', "reps", CLI_INT, &o->reps, "R", "repetitions, the variants in turns"),
+         .range = {1, 1e5}, .given = &o->reps_given},
         {CLI_ROW(0, "ops", CLI_FLAG, &o->ops, NULL,
                  "each fuse alone against the operators that it replaces")},
         {CLI_ROW(0, "turns", CLI_FLAG, &o->turns, NULL,
@@ -89,8 +89,12 @@ static bool parse(const cli_command *command, int argc, char **argv, bench_optio
                                 {"a stream", stream, CLI_MEMORY_ROWS},
                                 {"execution", execution, CLI_MODEL_ROWS},
                                 {"output", output, 1}};
-    cli_args args = {
-        .command = command, .notes = notes, .groups = groups, .group_count = 4, .max_positionals = 1};
+    cli_args args = {.command = command,
+                     .notes = notes,
+                     .groups = groups,
+                     .group_count = 4,
+                     .max_positionals = 1,
+                     .takes_model = true};
     if (!cli_args_parse(&args, argc, argv, status)) return false;
     if (args.positional_count) o->model_name = args.positionals[0];
     return fits(o, status);
@@ -177,7 +181,9 @@ static int run_ops(const bench_options *o, const fb_model *model, int64_t contex
     CLI_MODEL_SET(&o->model, &options);
     SET_LENGTHS(o, context, &options);
     options.user = &progress;
+    if (setting->busy) cli_busy_begin(setting->busy);
     if (fb_bench_ops(model, &options, &report, &err) != FB_OK) return fail_bench(&progress, &err);
+    if (setting->busy) cli_busy_end(setting->busy);
     (o->json ? cli_bench_ops_json : cli_bench_ops_print)(setting, report);
     int status = report->agree ? CLI_OK : CLI_FAILED;
     fb_bench_ops_free(report);
@@ -197,7 +203,9 @@ static int run_variants(const bench_options *o, const fb_model *model, int64_t c
     options.specs = v->specs;
     options.spec_count = v->count;
     options.user = &progress;
+    if (setting->busy) cli_busy_begin(setting->busy);
     if (fb_bench_run(model, &options, &report, &err) != FB_OK) return fail_bench(&progress, &err);
+    if (setting->busy) cli_busy_end(setting->busy);
     (o->json ? cli_bench_json : cli_bench_print)(setting, report);
     int status = report->agree ? CLI_OK : CLI_FAILED;
     fb_bench_free(report);
@@ -211,8 +219,12 @@ static int bench_stream(const bench_options *o, const fb_model *model, const cha
     int status = cli_memory_take(&o->stream, &options.cache, &options.sinks, &options.window);
     if (status != CLI_OK) return status;
     options.gen = o->gen_given ? o->gen : 0;
-    cli_bench_setting setting = {
-        .path = path, .act = o->model.act, .kv = cli_model_kv(&o->model), .exact = o->model.exact};
+    cli_busy busy = {0};
+    cli_bench_setting setting = {.path = path,
+                                 .act = o->model.act,
+                                 .kv = cli_model_kv(&o->model),
+                                 .exact = o->model.exact,
+                                 .busy = &busy};
     return cli_bench_stream(model, &options, &setting, o->json);
 }
 
@@ -220,13 +232,15 @@ static int bench(const bench_options *o, const fb_model *model, const char *path
     variants v = {0};
     int status = split(o->compare, &v);
     if (status == CLI_OK) {
+        cli_busy busy = {0};
         fb_model_info info;
         fb_model_get_info(model, &info);
         cli_bench_setting setting = {.path = path,
                                      .names = v.names,
                                      .act = o->model.act,
                                      .kv = cli_model_kv(&o->model),
-                                     .exact = o->model.exact};
+                                     .exact = o->model.exact,
+                                     .busy = o->turns ? NULL : &busy};
         status = o->ops ? run_ops(o, model, info.context, &setting)
                         : run_variants(o, model, info.context, &v, &setting);
     }

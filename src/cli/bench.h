@@ -2,14 +2,15 @@
 #ifndef FB_CLI_BENCH_H
 #define FB_CLI_BENCH_H
 
+#include "cli/busy.h"
 #include "cli/cli.h"
-#include "cli/json_out.h"
 
 typedef struct cli_bench_setting {
     const char *path;         /* of the model */
     const char *const *names; /* of the variants, as the user wrote them */
     fb_dtype act, kv;
     bool exact;
+    cli_busy *busy; /* the machine while it was timed; NULL: others were meant to run (--turns) */
 } cli_bench_setting;
 
 void cli_bench_print(const cli_bench_setting *setting, const fb_bench_report *report);

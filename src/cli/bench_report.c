@@ -118,6 +118,7 @@ void cli_bench_print(const cli_bench_setting *setting, const fb_bench_report *r)
         "\ntimes: median (10th to 90th percentile); ratios: median of the repetitions' [%.0f%% confidence]\n",
         100 * r->variants[0]->tpot_spread.confidence);
     if (!was_quiet(r)) cli_bench_print_noise("repetitions");
+    if (setting->busy) cli_busy_print(setting->busy, stdout);
 }
 
 static void print_op(const fb_bench_op *op) {
@@ -138,6 +139,7 @@ void cli_bench_ops_print(const cli_bench_setting *setting, const fb_bench_ops_re
     puts("\ntime a step of the operators that a fuse replaces, and of what it puts in their place; all "
          "layers");
     if (!r->agree) puts("FAILED: a fuse disagrees with the plain operators");
+    if (setting->busy) cli_busy_print(setting->busy, stdout);
 }
 
 /* ---- for programs ---------------------------------------------------------------------------- */
@@ -183,6 +185,7 @@ void cli_bench_write_setting(cli_json *json, const cli_bench_setting *setting, c
     cli_json_string(json, "act", fb_dtype_name(setting->act));
     cli_json_string(json, "kv", fb_dtype_name(setting->kv));
     cli_json_bool(json, "exact", setting->exact);
+    if (setting->busy) cli_busy_json(setting->busy, json);
 }
 
 static void write_samples(cli_json *json, const char *key, const double *samples, int64_t count,

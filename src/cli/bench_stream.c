@@ -69,6 +69,7 @@ static void print_report(const cli_bench_setting *setting, const fb_bench_stream
     for (int32_t i = 0; i < r->line_count; i++) print_line(r->lines[i]);
     if (!is_dense(r)) print_recompute(r);
     print_notes(r, options->ttft_limit);
+    cli_busy_print(setting->busy, stdout);
 }
 
 /* ---- for programs ---------------------------------------------------------------------------- */
@@ -132,7 +133,9 @@ int cli_bench_stream(const fb_model *model, fb_bench_stream_options *options,
     fb_error err;
     fb_bench_stream_report *report;
     options->on_progress = on_progress;
+    cli_busy_begin(setting->busy);
     fb_status status = fb_bench_stream_run(model, options, &report, &err);
+    cli_busy_end(setting->busy);
     cli_progress_clear();
     if (status != FB_OK) return cli_fail_error(&err);
     (as_json ? write_report : print_report)(setting, options, report);

@@ -161,7 +161,8 @@ int cli_info(const cli_command *command, int argc, char **argv) {
                      .notes = CLI_MODEL_NOTES,
                      .groups = groups,
                      .group_count = 1,
-                     .max_positionals = 1};
+                     .max_positionals = 1,
+                     .takes_model = true};
     int status;
     if (!cli_args_parse(&args, argc, argv, &status)) return status;
     if (devices && args.positional_count)

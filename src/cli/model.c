@@ -1,8 +1,11 @@
 #include "cli/model.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include "cli/hub.h"
 #include "cli/interrupt.h"
 #include "cli/output.h"
 
@@ -21,7 +24,7 @@ void cli_model_rows(cli_model_options *options, cli_option rows[CLI_MODEL_ROWS])
                                    .dot = "q8",
                                    .backend = "auto"};
     rows[0] = (cli_option){
-        CLI_ROW(0, "threads", CLI_INT, &options->threads, "N", "threads; the result does not depend on it"),
+        CLI_ROW('t', "threads", CLI_INT, &options->threads, "N", "threads; the result does not depend on it"),
         .range = {0, MAX_THREADS}, .fallback = "0, one a core"};
     rows[1] = (cli_option){
         CLI_ROW(0, "act", CLI_DTYPE, &options->act, "TYPE", "type in which operators store results")};
@@ -55,9 +58,16 @@ int cli_model_open(const char *name, char **path, fb_model **model) {
     *model = NULL;
     *path = NULL;
     if (name && !*name) return cli_fail(CLI_USAGE, "MODEL: \"\" (a directory or a .gguf file)");
-    int status = CLI_OK;
-    *path = name ? strdup(name) : cli_builtin_find(&status);
-    if (!*path) return name ? cli_fail(CLI_FAILED, "MODEL: no memory") : status;
+    int status = CLI_FAILED;
+    struct stat st;
+    if (!name)
+        *path = cli_builtin_find(&status);
+    else if (lstat(name, &st) != 0 && errno == ENOENT &&
+             cli_hub_is_name(name)) /* what is there comes first */
+        *path = cli_hub_find(name, &status);
+    else if (!(*path = strdup(name)))
+        cli_fail(CLI_FAILED, "MODEL: no memory");
+    if (!*path) return status;
     cli_cut_file_catch(*path);
     fb_error err;
     if (fb_model_open(*path, model, &err) == FB_OK) return CLI_OK;

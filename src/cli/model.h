@@ -58,7 +58,8 @@ const char *cli_cache_folder(void);
 
 /* The lines of --help about MODEL. */
 #define CLI_MODEL_NOTES                                                                                      \
-    "MODEL is a Hugging Face directory (config.json, model.safetensors or its index, tokenizer.json) or a\n" \
-    ".gguf file. Without one, the built-in storyteller runs.\n"
+    "MODEL, or -m MODEL, is a Hugging Face directory (config.json, model.safetensors or its index,\n"        \
+    "tokenizer.json) or a file of it; a .gguf file, of several the first; or ORG/NAME, which is looked up\n" \
+    "in the cache of Hugging Face. Without one, the built-in storyteller runs.\n"
 
 #endif

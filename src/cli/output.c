@@ -50,6 +50,13 @@ void cli_warn(const char *format, ...) {
     va_end(args);
 }
 
+void cli_note(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    say("note: ", format, args);
+    va_end(args);
+}
+
 int cli_fail_error(const fb_error *err) {
     bool bad_input =
         err->status == FB_ERROR_USAGE || err->status == FB_ERROR_FILE || err->status == FB_ERROR_UNSUPPORTED;

@@ -12,6 +12,9 @@ int cli_fail(int status, const char *format, ...) __attribute__((format(printf, 
 /* Prints "fusebox: warning: message" to stderr; the command goes on. */
 void cli_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* Prints "fusebox: note: message" to stderr: what was done is not quite what was asked for. */
+void cli_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 /* Prints the library's error and returns the exit status that belongs to it. */
 int cli_fail_error(const fb_error *err);
 

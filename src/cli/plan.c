@@ -65,7 +65,7 @@ static void print_check(const fb_plan_report *r) {
            r->plain->tpot / r->fused->tpot);
 }
 
-static void print_all(const fb_plan_report *r) {
+static void print_all(const fb_plan_report *r, const cli_busy *busy) {
     print_machine(r->machine);
     print_layer("before", r->plain, r->machine);
     print_layer("after", r->fused, r->machine);
@@ -73,9 +73,10 @@ static void print_all(const fb_plan_report *r) {
     print_fuses(r);
     print_check(r);
     cli_planner_doubt(r->fused, r->machine);
+    cli_busy_print(busy, stdout);
 }
 
-static void print_json(const fb_plan_report *r) {
+static void print_json(const fb_plan_report *r, const cli_busy *busy) {
     cli_json json = {.out = stdout};
     cli_json_open(&json, NULL, '{');
     cli_json_int(&json, "prompt", r->prompt);
@@ -100,14 +101,15 @@ static void print_json(const fb_plan_report *r) {
     cli_json_real(&json, "error_none", error_percent(r->plain->predicted, r->plain->tpot));
     cli_json_real(&json, "error_plan", error_percent(r->fused->predicted, r->fused->tpot));
     cli_planner_json_machine(&json, r->machine);
+    cli_busy_json(busy, &json);
     cli_json_close(&json, '}');
     putchar('\n');
 }
 
-static int show(const fb_plan_report *report, const char *svg, bool as_json) {
+static int show(const fb_plan_report *report, const char *svg, const cli_planner *planner) {
     fb_error err;
     if (svg && fb_plan_report_svg(report, svg, &err) != FB_OK) return cli_fail_error(&err);
-    (as_json ? print_json : print_all)(report);
+    (planner->json ? print_json : print_all)(report, &planner->busy);
     return CLI_OK;
 }
 
@@ -130,13 +132,14 @@ int cli_plan(const cli_command *command, int argc, char **argv) {
                      .notes = CLI_MODEL_NOTES,
                      .groups = groups,
                      .group_count = 3,
-                     .max_positionals = 1};
+                     .max_positionals = 1,
+                     .takes_model = true};
     int status;
     if (!cli_args_parse(&args, argc, argv, &status)) return status;
     if (svg && (status = cli_check_svg(svg)) != CLI_OK) return status;
     fb_plan_report *report;
     status = cli_planner_make(&args, &model_options, &planner, true, &report);
-    if (status == CLI_OK) status = show(report, svg, planner.json);
+    if (status == CLI_OK) status = show(report, svg, &planner);
     fb_plan_report_free(report);
     return status;
 }

@@ -12,9 +12,9 @@ void cli_planner_rows(cli_planner *planner, cli_option rows[CLI_PLANNER_ROWS]) {
     *planner = (cli_planner){0};
     fb_profile_options_default(&planner->options);
     rows[0] =
-        (cli_option){CLI_ROW(0, "prompt", CLI_INT, &planner->options.prompt, "N", "tokens of the prompt"),
+        (cli_option){CLI_ROW('p', "prompt", CLI_INT, &planner->options.prompt, "N", "tokens of the prompt"),
                      .range = {1, MAX_TOKENS}};
-    rows[1] = (cli_option){CLI_ROW(0, "gen", CLI_INT, &planner->options.gen, "N", "decode steps after it"),
+    rows[1] = (cli_option){CLI_ROW('n', "gen", CLI_INT, &planner->options.gen, "N", "decode steps after it"),
                            .range = {1, MAX_TOKENS}};
 }
 
@@ -47,8 +47,10 @@ int cli_planner_make(const cli_args *args, const cli_model_options *how, cli_pla
     if (status != CLI_OK) return status;
     CLI_MODEL_SET_FUSE(how, &planner->options);
     fit_defaults(model, &planner->options);
+    cli_busy_begin(&planner->busy);
     fb_status made = plan ? make_plan(model, how, &planner->options, report, &err)
                           : fb_profile_make(model, &planner->options, report, &err);
+    cli_busy_end(&planner->busy);
     if (made != FB_OK) status = cli_fail_error(&err);
     fb_model_free(model);
     free(path);

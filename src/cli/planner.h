@@ -2,18 +2,19 @@
 #ifndef FB_CLI_PLANNER_H
 #define FB_CLI_PLANNER_H
 
-#include "cli/json_out.h"
+#include "cli/busy.h"
 #include "cli/model.h"
 
 typedef struct cli_planner {
     fb_profile_options options; /* of which a plan has all but `prefill` */
     bool json;
+    cli_busy busy; /* the machine while the report was made */
 } cli_planner;
 
 enum { CLI_PLANNER_ROWS = 2 };
 void cli_planner_rows(cli_planner *planner, cli_option rows[CLI_PLANNER_ROWS]);
 
-/* Opens the model that `args` names and makes a report of it: a profile, or a plan. */
+/* Opens the model that `args` names and makes a report of it: a profile, or a plan. Sets planner->busy. */
 int cli_planner_make(const cli_args *args, const cli_model_options *how, cli_planner *planner, bool plan,
                      fb_plan_report **report);
 

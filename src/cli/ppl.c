@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli/json_out.h"
 #include "cli/model.h"
@@ -12,7 +13,8 @@ typedef struct ppl_options {
     cli_model_options model;
     cli_stream_options stream;
     const char *model_name, *file;
-    int64_t window;
+    const char *compat; /* "fusebox" or "llama.cpp" */
+    int64_t window, max_windows;
     bool windows, json, window_given;
 } ppl_options;
 
@@ -20,12 +22,17 @@ static const char notes[] = CLI_MODEL_NOTES
     "The text is cut into windows that do not overlap; each is read from its own beginning, after the\n"
     "tokenizer's begin-of-text token if it has one. Every token that has a predecessor in its window is\n"
     "scored. Perplexity is exp of the mean of -ln p(token); ± is one standard error.\n"
+    "With --compat llama.cpp only the second half of each whole window is scored, as llama-perplexity does:\n"
+    "these tokens have more before them, so the value is lower. Compare only values of the same way.\n"
     "With --cache the text is one stream, read to its end whatever the model was trained on, by each cache\n"
     "of the list: dense keeps all of it, sinks the first tokens and the last ones, window only the last\n"
     "ones, as many as sinks has in all, so that both see equally much.\n";
 
 /* Windows and a stream are two ways to read a text: an option of one says nothing about the other. */
 static int check_ways(const ppl_options *o) {
+    if (o->stream.caches && (o->max_windows || strcmp(o->compat, "fusebox") != 0))
+        return cli_fail(CLI_USAGE, "%s: not with --cache (a stream is not cut into windows)",
+                        o->max_windows ? "--chunks" : "--compat");
     if (o->stream.caches && o->window_given)
         return cli_fail(CLI_USAGE, "--ctx: %" PRId64 " (not with --cache: a stream is not cut into windows)",
                         o->window);
@@ -35,14 +42,19 @@ static int check_ways(const ppl_options *o) {
 }
 
 static bool parse(const cli_command *command, int argc, char **argv, ppl_options *o, int *status) {
-    *o = (ppl_options){0};
+    static const char *const ways[] = {"fusebox", "llama.cpp", NULL};
+    *o = (ppl_options){.compat = ways[0]};
     cli_option model_rows[CLI_MODEL_ROWS], stream_rows[CLI_STREAM_ROWS];
     cli_model_rows(&o->model, model_rows);
     cli_stream_rows(&o->stream, stream_rows);
     const cli_option text[] = {
         {CLI_ROW('f', "file", CLI_STRING, &o->file, "FILE", "the text; - is standard input")},
-        {CLI_ROW(0, "ctx", CLI_INT, &o->window, "N", "tokens of a window"), .range = {2, 1e9},
+        {CLI_ROW('c', "ctx", CLI_INT, &o->window, "N", "tokens of a window"), .range = {2, 1e9},
          .fallback = "the model's context, at most 512", .given = &o->window_given},
+        {CLI_ROW(0, "chunks", CLI_INT, &o->max_windows, "N", "windows at most; 0: all"), .range = {0, 1e9}},
+        {CLI_ROW(0, "compat", CLI_CHOICE, &o->compat, "PROGRAM",
+                 "which tokens are scored: as this program does"),
+         .choices = ways},
     };
     const cli_option output[] = {
         {CLI_ROW(0, "windows", CLI_FLAG, &o->windows, NULL, "a line a window as well")},
@@ -58,7 +70,8 @@ static bool parse(const cli_command *command, int argc, char **argv, ppl_options
                      .notes = notes,
                      .groups = groups,
                      .group_count = sizeof groups / sizeof *groups,
-                     .max_positionals = 1};
+                     .max_positionals = 1,
+                     .takes_model = true};
     if (!cli_args_parse(&args, argc, argv, status)) return false;
     if (args.positional_count) o->model_name = args.positionals[0];
     *status = o->file ? check_ways(o)
@@ -76,11 +89,15 @@ static void print_windows(const fb_perplexity_report *r) {
     putchar('\n');
 }
 
+static bool halves(const ppl_options *o) { return strcmp(o->compat, "llama.cpp") == 0; }
+
 static void print_report(const ppl_options *o, const fb_perplexity_report *r) {
     if (o->windows) print_windows(r);
     printf("perplexity       %.4f ± %.4f\n", r->all.perplexity, r->all.perplexity_error);
     printf("tokens           %" PRId64 " scored, %" PRId64 " window%s of %" PRId64 "\n", r->all.tokens,
            r->window_count, r->window_count == 1 ? "" : "s", r->window);
+    printf("scored           %s\n", halves(o) ? "the second half of each window, as llama-perplexity does"
+                                              : "every token that has a predecessor in its window");
     printf("speed            %.1f tokens/s\n", (double)r->all.tokens / r->all.seconds);
 }
 
@@ -101,6 +118,7 @@ static void write_report(const ppl_options *o, const char *path, const fb_perple
     cli_json_real(&json, "nll_error", r->all.nll_error);
     cli_json_real(&json, "seconds", r->all.seconds);
     cli_json_real(&json, "tokens_per_s", (double)r->all.tokens / r->all.seconds);
+    cli_json_string(&json, "scoring", halves(o) ? "second_half" : "all");
     cli_json_int(&json, "window", r->window);
     cli_json_open(&json, "windows", '[');
     for (int64_t i = 0; i < r->window_count; i++) {
@@ -132,6 +150,8 @@ static int measure(const ppl_options *o, const fb_model *model, const char *path
     fb_perplexity_options_default(&options);
     CLI_MODEL_SET_FUSE(&o->model, &options);
     options.window = o->window;
+    options.max_windows = o->max_windows;
+    options.scoring = halves(o) ? FB_SCORE_SECOND_HALF : FB_SCORE_ALL;
     options.on_progress = on_progress;
     fb_status status = fb_perplexity_run(model, &options, text->ids, text->count, &report, &err);
     cli_progress_clear();

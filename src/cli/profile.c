@@ -25,7 +25,8 @@ static void print_op(const fb_profile_op *op, const fb_profile *p, const fb_mach
     printf("  %6.3fx\n", 1 / (1 - share));
 }
 
-static void print_table(const fb_plan_report *report, const fb_profile_options *q) {
+static void print_table(const fb_plan_report *report, const cli_planner *planner) {
+    const fb_profile_options *q = &planner->options;
     static const char *const sections[] = {"before the layers", "layer", "after the layers"};
     const fb_profile *p = report->fused;
     const fb_machine_figures *m = report->machine;
@@ -57,9 +58,11 @@ static void print_table(const fb_plan_report *report, const fb_profile_options *
            100 * p->between / p->wall);
     printf("%-*s  %6s  %9.1f  100.0%%\n", width, "wall", "", 1e6 * p->wall);
     cli_planner_doubt(p, m);
+    cli_busy_print(&planner->busy, stdout);
 }
 
-static void print_json(const fb_plan_report *report, const fb_profile_options *q) {
+static void print_json(const fb_plan_report *report, const cli_planner *planner) {
+    const fb_profile_options *q = &planner->options;
     cli_json json = {.out = stdout};
     cli_json_open(&json, NULL, '{');
     cli_json_string(&json, "phase", q->prefill ? "prefill" : "decode");
@@ -67,6 +70,7 @@ static void print_json(const fb_plan_report *report, const fb_profile_options *q
     cli_json_int(&json, "gen", report->gen);
     cli_planner_json_profile(&json, "profile", report->fused, report->machine);
     cli_planner_json_machine(&json, report->machine);
+    cli_busy_json(&planner->busy, &json);
     cli_json_close(&json, '}');
     putchar('\n');
 }
@@ -88,12 +92,13 @@ int cli_profile(const cli_command *command, int argc, char **argv) {
                      .notes = CLI_MODEL_NOTES,
                      .groups = groups,
                      .group_count = 3,
-                     .max_positionals = 1};
+                     .max_positionals = 1,
+                     .takes_model = true};
     int status;
     if (!cli_args_parse(&args, argc, argv, &status)) return status;
     fb_plan_report *report;
     status = cli_planner_make(&args, &model_options, &planner, false, &report);
-    if (status == CLI_OK) (planner.json ? print_json : print_table)(report, &planner.options);
+    if (status == CLI_OK) (planner.json ? print_json : print_table)(report, &planner);
     fb_plan_report_free(report);
     return status;
 }

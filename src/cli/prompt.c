@@ -4,11 +4,64 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/output.h"
 
 /* Far beyond any context; a device file never ends. */
 #define MAX_PROMPT_BYTES ((size_t)256 << 20)
+
+/* ---- from the command line ------------------------------------------------------------------- */
+
+static bool ends_in(const char *text, const char *ending) {
+    size_t length = strlen(text), wanted = strlen(ending);
+    return length >= wanted && strcmp(text + length - wanted, ending) == 0;
+}
+
+/* A mistyped path must not become a prompt. */
+static bool looks_like_path(const char *text) {
+    static const char *const begins[] = {"/", "./", "../", "~/"};
+    static const char *const ends[] = {".gguf", ".safetensors", ".json", ".bin", "/"};
+    for (size_t i = 0; i < sizeof begins / sizeof *begins; i++)
+        if (strncmp(text, begins[i], strlen(begins[i])) == 0) return true;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (ends_in(text, ends[i])) return true;
+    return false;
+}
+
+static bool surely_prompt(const char *text) {
+    return strpbrk(text, " \t\n") && !looks_like_path(text) && access(text, F_OK) != 0;
+}
+
+/* A single word that names nothing: rather a prompt than a model. */
+static bool is_lost_word(const char *text) {
+    return *text && !strpbrk(text, "/.") && access(text, F_OK) != 0 && errno == ENOENT;
+}
+
+int cli_prompt_take(const cli_args *args, const char **model, const char **text, const char **file) {
+    for (int i = 0; i < args->positional_count; i++) {
+        const char *value = args->positionals[i];
+        const char **to = text;
+        if (i == 0 && args->model_given)
+            to = model;
+        else if (strcmp(value, "-") == 0)
+            to = file;
+        else if (!*model && !surely_prompt(value))
+            to = model;
+        if (*to || (to == text && *file) || (to == file && *text))
+            return cli_fail(
+                CLI_USAGE,
+                "prompt: given twice, the second time as %.80s (one of -p TEXT, -f FILE, - and TEXT)", value);
+        if (to == model && !args->model_given && is_lost_word(value))
+            return cli_fail(CLI_USAGE, "MODEL: %s: no such file or folder (if it is the prompt: -p \"%s\")",
+                            value, value);
+        *to = value;
+    }
+    if (*text && *file) return cli_fail(CLI_USAGE, "prompt: given twice (one of -p TEXT, -f FILE and -)");
+    return CLI_OK;
+}
+
+/* ---- its text and its ids -------------------------------------------------------------------- */
 
 static int read_all(cli_prompt *prompt, const char *name, FILE *in) {
     size_t room = 0;

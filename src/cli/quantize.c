@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "cli/hub.h"
 #include "cli/json_out.h"
 #include "cli/model.h"
 #include "cli/output.h"
@@ -33,8 +34,12 @@ static bool parse(const cli_command *command, int argc, char **argv, quantize_op
         {CLI_ROW(0, "json", CLI_FLAG, &o->json, NULL, "one JSON object instead of the table")},
     };
     const cli_group groups[] = {{"precision", precision, 2}, {"output", output, 2}};
-    cli_args args = {
-        .command = command, .notes = notes, .groups = groups, .group_count = 2, .max_positionals = 2};
+    cli_args args = {.command = command,
+                     .notes = notes,
+                     .groups = groups,
+                     .group_count = 2,
+                     .max_positionals = 2,
+                     .takes_model = true};
     if (!cli_args_parse(&args, argc, argv, status)) return false;
     if (args.positional_count == 0) {
         *status = cli_fail(CLI_USAGE, "OUT.gguf: none given (see fusebox quantize --help)");
@@ -126,20 +131,11 @@ static bool on_progress(void *user, int64_t done, int64_t total) {
     return true;
 }
 
-/* The last part of a path, without slashes at its end. */
-static char *base_name(const char *path) {
-    size_t end = strlen(path);
-    while (end > 1 && path[end - 1] == '/') end--;
-    size_t start = end;
-    while (start > 0 && path[start - 1] != '/') start--;
-    return strndup(path + start, end - start);
-}
-
 static int quantize(const quantize_options *o, const fb_model *model, const char *path) {
     fb_error err;
     fb_quantize_options options;
     fb_quantize_report *report;
-    char *name = base_name(path);
+    char *name = cli_hub_title(path);
     if (!name) return cli_fail(CLI_FAILED, "%s: no memory for its name", path);
     fb_quantize_options_default(&options);
     if (fb_dtype_parse(o->type, &options.type, &err) != FB_OK ||

@@ -15,7 +15,7 @@ typedef struct run_options {
     cli_model_options model;
     cli_memory_options stream;
     const char *model_name, *text, *file;
-    int64_t tokens, top_k;
+    int64_t tokens, context, top_k;
     double temp, top_p, min_p, repeat_penalty;
     uint64_t seed;
     bool tokens_given, seed_given, stats, json, endless;
@@ -25,30 +25,16 @@ typedef struct run_options {
 
 /* --stream is cache sinks, unless another that forgets was asked for, and no end. */
 static int settle_stream(run_options *o) {
+    if (o->tokens < 0) o->tokens = CLI_ENDLESS;
     if (!o->endless) return CLI_OK;
     if (!o->stream.cache_given) o->stream.cache = "sinks";
     if (strcmp(o->stream.cache, "dense") == 0)
         return cli_fail(CLI_USAGE,
                         "--stream: with --cache dense (window or sinks: a dense cache is full some day)");
-    if (o->json && !o->tokens_given)
+    if (o->json && (!o->tokens_given || o->tokens == CLI_ENDLESS))
         return cli_fail(CLI_USAGE,
                         "--json: with --stream (give -n N: the object is written when the text ends)");
     if (!o->tokens_given) o->tokens = CLI_ENDLESS;
-    return CLI_OK;
-}
-
-/* MODEL and "-" in any order. */
-static int take_positionals(const cli_args *args, run_options *o) {
-    for (int i = 0; i < args->positional_count; i++) {
-        const char *value = args->positionals[i];
-        bool is_stdin = strcmp(value, "-") == 0;
-        if (is_stdin && o->file)
-            return cli_fail(CLI_USAGE, "prompt: given twice (one of -p TEXT, -f FILE and -)");
-        if (!is_stdin && o->model_name)
-            return cli_fail(CLI_USAGE, "too many arguments: %s (see fusebox run --help)", value);
-        *(is_stdin ? &o->file : &o->model_name) = value;
-    }
-    if (o->text && o->file) return cli_fail(CLI_USAGE, "prompt: given twice (one of -p TEXT, -f FILE and -)");
     return CLI_OK;
 }
 
@@ -70,6 +56,8 @@ static bool parse(const cli_command *command, int argc, char **argv, run_options
     const cli_option stream[] = {
         {CLI_ROW(0, "stream", CLI_FLAG, &o->endless, NULL,
                  "on and on, beyond the model's context and its end tokens, until Ctrl-C or -n")},
+        {CLI_ROW('c', "ctx", CLI_INT, &o->context, "N", "tokens of prompt and text together; 0: the context"),
+         .range = {0, 1e9}, .fallback = "the model's context"},
         stream_rows[0],
         stream_rows[1],
         stream_rows[2],
@@ -77,8 +65,9 @@ static bool parse(const cli_command *command, int argc, char **argv, run_options
     const cli_option prompt[] = {
         {CLI_ROW('p', "prompt", CLI_STRING, &o->text, "TEXT", "the text to continue")},
         {CLI_ROW('f', "file", CLI_STRING, &o->file, "FILE", "read it from a file; - is standard input")},
-        {CLI_ROW('n', "tokens", CLI_INT, &o->tokens, "N", "tokens at most"), .range = {0, 1e9},
-         .fallback = "256, or what the context has left; with --stream no limit", .given = &o->tokens_given},
+        {CLI_ROW('n', "tokens", CLI_INT, &o->tokens, "N", "tokens at most; -1: until the text ends"),
+         .range = {-1, 1e9}, .fallback = "256, or what the context has left; with --stream no limit",
+         .given = &o->tokens_given},
     };
     const cli_option sampling[] = {
         {CLI_ROW(0, "temp", CLI_REAL, &o->temp, "T", "temperature; 0 takes the best token"),
@@ -90,7 +79,7 @@ static bool parse(const cli_command *command, int argc, char **argv, run_options
          .range = {0, 1}},
         {CLI_ROW(0, "repeat-penalty", CLI_REAL, &o->repeat_penalty, "R", "for the last 64 tokens; 1 is off"),
          .range = {0.01, 100}},
-        {CLI_ROW(0, "seed", CLI_SEED, &o->seed, "S", "the same seed gives the same text"),
+        {CLI_ROW('s', "seed", CLI_SEED, &o->seed, "S", "the same seed gives the same text"),
          .fallback = "random", .given = &o->seed_given},
     };
     const cli_option output[] = {
@@ -105,12 +94,13 @@ static bool parse(const cli_command *command, int argc, char **argv, run_options
         {"output", output, sizeof output / sizeof *output},
     };
     cli_args args = {.command = command,
-                     .notes = CLI_MODEL_NOTES "A single - reads the prompt from standard input.\n",
+                     .notes = CLI_MODEL_NOTES CLI_PROMPT_NOTES,
                      .groups = groups,
                      .group_count = sizeof groups / sizeof *groups,
-                     .max_positionals = 2};
+                     .max_positionals = 2,
+                     .takes_model = true};
     if (!cli_args_parse(&args, argc, argv, status)) return false;
-    *status = take_positionals(&args, o);
+    *status = cli_prompt_take(&args, &o->model_name, &o->text, &o->file);
     if (*status == CLI_OK) *status = settle_stream(o);
     return *status == CLI_OK;
 }
@@ -127,24 +117,28 @@ static int choose_seed(run_options *o) {
     return CLI_OK;
 }
 
-/* How many tokens to generate. Of a dense cache an explicit -n must fit, and the default takes what is left.
- */
+/* How many tokens to generate: of a dense cache, not more than the context has left. */
 static int set_limit(const run_options *o, const cli_prompt *prompt, cli_generation *g) {
     fb_model_info info;
     g->limit = o->tokens;
     g->past_end = o->endless;
     g->keep_all = o->json;
+    if (g->session_options.cache != FB_CACHE_DENSE && o->context)
+        return cli_fail(CLI_USAGE, "--ctx: %lld (not with --cache %s: --window says how much is kept)",
+                        (long long)o->context, o->stream.cache);
     if (g->session_options.cache != FB_CACHE_DENSE) return CLI_OK;
     fb_model_get_info(g->model, &info);
-    int64_t left = info.context - prompt->count;
+    int64_t context = o->context && o->context < info.context ? o->context : info.context;
+    const char *whose = context < info.context ? "--ctx" : "the model's context";
+    int64_t left = context - prompt->count;
     if (left < 0)
-        return cli_fail(
-            CLI_USAGE,
-            "prompt: %lld tokens (the model's context is %lld; with --cache sinks it may be longer)",
-            (long long)prompt->count, (long long)info.context);
-    if (o->tokens_given && o->tokens > left)
-        return cli_fail(CLI_USAGE, "-n: %lld after a prompt of %lld tokens (the model's context is %lld)",
-                        (long long)o->tokens, (long long)prompt->count, (long long)info.context);
+        return cli_fail(CLI_USAGE, "prompt: %lld tokens (%s is %lld; with --cache sinks it may be longer)",
+                        (long long)prompt->count, whose, (long long)context);
+    if (o->context > context)
+        cli_note("--ctx: %lld, cut to %lld (the model's context)", (long long)o->context, (long long)context);
+    if (o->tokens_given && o->tokens != CLI_ENDLESS && o->tokens > left)
+        cli_note("-n: %lld, cut to %lld (%s is %lld, the prompt has %lld)", (long long)o->tokens,
+                 (long long)left, whose, (long long)context, (long long)prompt->count);
     g->context_is_limit = o->tokens > left;
     g->limit = g->context_is_limit ? left : o->tokens;
     return CLI_OK;

@@ -222,7 +222,8 @@ int cli_verify(const cli_command *command, int argc, char **argv) {
                      .notes = CLI_MODEL_NOTES NOTES,
                      .groups = groups,
                      .group_count = sizeof groups / sizeof *groups,
-                     .max_positionals = 1};
+                     .max_positionals = 1,
+                     .takes_model = true};
     int status;
     if (!cli_args_parse(&args, argc, argv, &status)) return status;
     if (golden && (stream.cache_given || stream.sinks_given || stream.window_given))

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "file/gguf_cursor.h"
+#include "file/gguf_split.h"
 #include "file/json_build.h"
 #include "file/tensors_table.h"
 
@@ -217,15 +218,6 @@ static fb_status check_version(const fb_gguf_cursor *c, uint32_t version, fb_err
     return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: GGUF version %u (2 and 3)", c->what, version);
 }
 
-/* One model in several files: their tensors would have to be gathered first. */
-static fb_status check_whole(const fb_gguf_cursor *c, const fb_gguf *gguf, fb_error *err) {
-    int64_t files;
-    FB_TRY(fb_json_int(c->what, gguf->values, "split.count", 0, UINT16_MAX, 1, &files, err));
-    if (files <= 1) return FB_OK;
-    return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: split.count: one of %lld files (only a model in one file)",
-                   c->what, (long long)files);
-}
-
 static fb_status read_file(fb_gguf_cursor *c, fb_gguf *gguf, fb_error *err) {
     const uint8_t *magic = NULL;
     uint32_t version;
@@ -238,7 +230,6 @@ static fb_status read_file(fb_gguf_cursor *c, fb_gguf *gguf, fb_error *err) {
     FB_TRY(fb_gguf_take_u64(c, "number of tensors", &tensors, err));
     FB_TRY(fb_gguf_take_u64(c, "number of values", &values, err));
     FB_TRY(read_values(c, gguf, values, err));
-    FB_TRY(check_whole(c, gguf, err));
     return fb_gguf_read_tensors(c, gguf, tensors, err);
 }
 
@@ -269,11 +260,28 @@ static fb_status parse(const char *what, const fb_map *file, fb_gguf **out, fb_e
     return status;
 }
 
-fb_status fb_gguf_parse(const char *what, const uint8_t *bytes, size_t size, fb_gguf **out, fb_error *err) {
-    return parse(what, &(fb_map){.data = bytes, .size = size}, out, err);
+/* Bytes have no other files beside them. */
+static fb_status check_whole(const char *what, const fb_gguf *gguf, fb_error *err) {
+    int64_t files;
+    FB_TRY(fb_gguf_split_count(what, gguf, &files, err));
+    if (files <= 1) return FB_OK;
+    return fb_fail(err, FB_ERROR_UNSUPPORTED,
+                   "%s: split.count: one of %lld files (only a model in one piece)", what, (long long)files);
 }
 
-fb_status fb_gguf_open(const char *path, fb_gguf **out, fb_error *err) {
+static void drop(fb_gguf **out) {
+    fb_gguf_free(*out);
+    *out = NULL;
+}
+
+fb_status fb_gguf_parse(const char *what, const uint8_t *bytes, size_t size, fb_gguf **out, fb_error *err) {
+    FB_TRY(parse(what, &(fb_map){.data = bytes, .size = size}, out, err));
+    fb_status status = check_whole(what, *out, err);
+    if (status != FB_OK) drop(out);
+    return status;
+}
+
+fb_status fb_gguf_open_part(const char *path, fb_gguf **out, fb_error *err) {
     *out = NULL;
     fb_map map;
     FB_TRY(fb_map_open(path, &map, err));
@@ -282,6 +290,15 @@ fb_status fb_gguf_open(const char *path, fb_gguf **out, fb_error *err) {
         (*out)->tensors->map = map;
     else
         fb_map_close(&map);
+    return status;
+}
+
+fb_status fb_gguf_open(const char *path, fb_gguf **out, fb_error *err) {
+    int64_t files;
+    FB_TRY(fb_gguf_open_part(path, out, err));
+    fb_status status = fb_gguf_split_count(path, *out, &files, err);
+    if (status == FB_OK && files > 1) status = fb_gguf_join(path, out, err);
+    if (status != FB_OK) drop(out);
     return status;
 }
 

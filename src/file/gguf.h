@@ -49,7 +49,8 @@ typedef struct fb_gguf {
  * fuzz entry. */
 fb_status fb_gguf_parse(const char *what, const uint8_t *bytes, size_t size, fb_gguf **out, fb_error *err);
 
-/* Maps and parses a file. */
+/* Maps and parses a file; of a model in several files (NAME-00001-of-00003.gguf), all of them, whichever is
+ * named. */
 fb_status fb_gguf_open(const char *path, fb_gguf **out, fb_error *err);
 void fb_gguf_free(fb_gguf *gguf);
 

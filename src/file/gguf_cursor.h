@@ -29,4 +29,10 @@ fb_status fb_gguf_take_name(fb_gguf_cursor *c, const char *kind, uint64_t index,
 /* Tensor infos from the cursor on, `count` of them, and the data behind them, into gguf->tensors. */
 fb_status fb_gguf_read_tensors(fb_gguf_cursor *c, fb_gguf *gguf, uint64_t count, fb_error *err);
 
+/* Maps and parses one file, which may be one of several. */
+fb_status fb_gguf_open_part(const char *path, fb_gguf **out, fb_error *err);
+
+/* Refuses two tensors of the same name; the table is in order of name. */
+fb_status fb_gguf_check_names(const char *what, const fb_tensor_table *table, fb_error *err);
+
 #endif

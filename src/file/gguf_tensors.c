@@ -119,10 +119,10 @@ static fb_status place_data(const fb_gguf_cursor *c, const fb_tensor_table *tabl
     return FB_OK;
 }
 
-static fb_status check_names(const fb_gguf_cursor *c, const fb_tensor_table *table, fb_error *err) {
+fb_status fb_gguf_check_names(const char *what, const fb_tensor_table *table, fb_error *err) {
     for (int64_t i = 1; i < table->count; i++)
         if (strcmp(table->entries[i - 1].name, table->entries[i].name) == 0)
-            return fb_fail(err, FB_ERROR_FILE, "%s: duplicate tensor %s", c->what, table->entries[i].name);
+            return fb_fail(err, FB_ERROR_FILE, "%s: duplicate tensor %s", what, table->entries[i].name);
     return FB_OK;
 }
 
@@ -138,7 +138,7 @@ static fb_status fill_table(fb_gguf_cursor *c, const fb_gguf *gguf, int64_t coun
     /* Padding before a tensor, and no more than that, may be unused. */
     FB_TRY(fb_tensors_check_ranges(c->what, ranges, count, alignment - 1, &end, err));
     fb_tensors_sort(table);
-    return check_names(c, table, err);
+    return fb_gguf_check_names(c->what, table, err);
 }
 
 fb_status fb_gguf_read_tensors(fb_gguf_cursor *c, fb_gguf *gguf, uint64_t count, fb_error *err) {

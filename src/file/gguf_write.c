@@ -122,10 +122,25 @@ static void copy_array(fb_gguf_writer *w, const char *key, const fb_gguf_array *
     put(w, &w->metadata, array->data, (size_t)(end - array->data));
 }
 
-void fb_gguf_copy(fb_gguf_writer *w, const fb_gguf *from, const char *prefix) {
+/* In the narrowest of the usual types that has it. */
+static void copy_int(fb_gguf_writer *w, const char *key, int64_t value) {
+    fb_gguf_type type = value >= 0 && value <= UINT32_MAX          ? FB_GGUF_U32
+                        : value >= INT32_MIN && value <= INT32_MAX ? FB_GGUF_I32
+                                                                   : FB_GGUF_I64;
+    put_key(w, key, type);
+    put_int(w, &w->metadata, (uint64_t)value, (int)fb_gguf_type_size(type));
+}
+
+static bool is_listed(const char *key, const char *const *keys) {
+    for (; keys && *keys; keys++)
+        if (strcmp(key, *keys) == 0) return true;
+    return false;
+}
+
+void fb_gguf_copy(fb_gguf_writer *w, const fb_gguf *from, const char *prefix, const char *const *but) {
     for (const fb_json *value = fb_json_first(from->values); value; value = fb_json_next(value)) {
         const char *key = fb_json_key(value);
-        if (strncmp(key, prefix, strlen(prefix)) != 0) continue;
+        if (strncmp(key, prefix, strlen(prefix)) != 0 || is_listed(key, but)) continue;
         if (fb_json_is(value, FB_JSON_NULL))
             copy_array(w, key, fb_gguf_find_array(from, key));
         else if (fb_json_is(value, FB_JSON_STRING))
@@ -133,7 +148,7 @@ void fb_gguf_copy(fb_gguf_writer *w, const fb_gguf *from, const char *prefix) {
         else if (fb_json_is(value, FB_JSON_BOOL))
             fb_gguf_put_bool(w, key, fb_json_bool_of(value));
         else if (fb_json_is(value, FB_JSON_INT))
-            fb_gguf_put_u32(w, key, fb_json_int_of(value));
+            copy_int(w, key, fb_json_int_of(value));
         else
             fb_gguf_put_f32(w, key, fb_json_real_of(value));
     }

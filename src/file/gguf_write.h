@@ -23,8 +23,9 @@ void fb_gguf_put_f32(fb_gguf_writer *writer, const char *key, double value);
 void fb_gguf_put_bool(fb_gguf_writer *writer, const char *key, bool value);
 void fb_gguf_put_string(fb_gguf_writer *writer, const char *key, const char *text);
 
-/* What another file has under the keys that start so. */
-void fb_gguf_copy(fb_gguf_writer *writer, const fb_gguf *from, const char *prefix);
+/* What another file has under the keys that start so, but for the keys of a list that ends with NULL. NULL:
+ * no such list. */
+void fb_gguf_copy(fb_gguf_writer *writer, const fb_gguf *from, const char *prefix, const char *const *but);
 
 /* An array: its key and size, then as many items. */
 void fb_gguf_put_strings(fb_gguf_writer *writer, const char *key, int64_t count);

@@ -206,8 +206,8 @@ static fb_status put_exported(fb_gguf_writer *w, const fb_spec *spec, const fb_e
 
 static fb_status put_tokenizer(const fb_model *m, fb_gguf_writer *w, fb_error *err) {
     if (m->gguf) {
-        fb_gguf_copy(w, m->gguf, "tokenizer.");
-        fb_gguf_copy(w, m->gguf, FB_GGUF_NORMALIZER);
+        fb_gguf_copy(w, m->gguf, "tokenizer.", NULL);
+        fb_gguf_copy(w, m->gguf, FB_GGUF_NORMALIZER, NULL);
         return FB_OK;
     }
     if (!m->tokenizer) {
@@ -221,6 +221,43 @@ static fb_status put_tokenizer(const fb_model *m, fb_gguf_writer *w, fb_error *e
     return status;
 }
 
+/* ---- about the model ------------------------------------------------------------------------------------
+ */
+
+/* "135M", "1.1B": as others name a size. */
+static const char *size_label(int64_t parameters, char text[16]) {
+    static const struct {
+        double unit;
+        char letter;
+    } units[] = {{1e12, 'T'}, {1e9, 'B'}, {1e6, 'M'}, {1e3, 'K'}};
+    snprintf(text, 16, "%d", (int)(parameters % 1000));
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        double value = (double)parameters / units[i].unit;
+        if (value < 1) continue;
+        snprintf(text, 16, value < 9.95 ? "%.1f%c" : "%.0f%c", value, units[i].letter);
+        break;
+    }
+    return text;
+}
+
+/* What a GGUF file says about its model is kept: all but what is written anew, and the alignment of its data.
+ */
+static void put_general(const fb_model *m, const fb_quantize_options *o, fb_gguf_writer *w) {
+    static const char *const own[] = {"general.architecture", "general.type",
+                                      "general.file_type",    "general.quantization_version",
+                                      "general.alignment",    NULL};
+    char label[16];
+    fb_gguf_put_string(w, "general.type", "model");
+    if (m->gguf) {
+        fb_gguf_copy(w, m->gguf, "general.", own);
+    } else {
+        if (o->name) fb_gguf_put_string(w, "general.name", o->name);
+        fb_gguf_put_string(w, "general.size_label", size_label(m->info.parameters, label));
+    }
+    fb_gguf_put_u32(w, "general.file_type", file_types[o->type]);
+    fb_gguf_put_u32(w, "general.quantization_version", QUANTIZATION_VERSION);
+}
+
 fb_status fb_model_put_metadata(const fb_model *m, const fb_quantize_options *o, fb_gguf_writer *w,
                                 fb_error *err) {
     target t = {w, fb_gguf_architecture(m->spec->architecture)};
@@ -228,13 +265,7 @@ fb_status fb_model_put_metadata(const fb_model *m, const fb_quantize_options *o,
         return fb_fail(err, FB_ERROR_UNSUPPORTED, "architecture: %s (no GGUF name is known for it)",
                        m->spec->architecture);
     fb_gguf_put_string(w, "general.architecture", t.prefix);
-    fb_gguf_put_string(w, "general.type", "model");
-    if (m->gguf)
-        fb_gguf_copy(w, m->gguf, "general.name");
-    else if (o->name)
-        fb_gguf_put_string(w, "general.name", o->name);
-    fb_gguf_put_u32(w, "general.file_type", file_types[o->type]);
-    fb_gguf_put_u32(w, "general.quantization_version", QUANTIZATION_VERSION);
+    put_general(m, o, w);
     FB_TRY(put_model(m->spec, &t, err));
     return put_tokenizer(m, w, err);
 }

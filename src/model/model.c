@@ -3,13 +3,13 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 
 #include "arch/gguf.h"
 #include "base/sized.h"
 #include "file/json.h"
 #include "file/map.h"
 #include "file/safetensors.h"
+#include "model/locate.h"
 
 #define PATH_SIZE 4096
 #define LIMIT_ID  (1 << 24)
@@ -107,12 +107,6 @@ static fb_status open_directory(const char *path, fb_model *m, fb_error *err) {
 /* ---- a GGUF file ----------------------------------------------------------------------------------------
  */
 
-/* Whatever is no directory: opening it says what is wrong with it. */
-static bool is_gguf(const char *path) {
-    struct stat st;
-    return stat(path, &st) != 0 || !S_ISDIR(st.st_mode);
-}
-
 static fb_status find_gguf_ends(const char *path, fb_model *m, fb_error *err) {
     static const char *const keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                                        "tokenizer.ggml.eom_token_id"};
@@ -170,7 +164,11 @@ fb_status fb_model_open(const char *path, fb_model **out, fb_error *err) {
     *out = NULL;
     if (!path || !*path) return fb_fail(err, FB_ERROR_USAGE, "model: no path given");
     FB_TRY(fb_model_new(&m, err));
-    fb_status status = is_gguf(path) ? open_gguf(path, m, err) : open_directory(path, m, err);
+    fb_located located;
+    fb_status status = fb_model_locate(path, &located, err);
+    if (status == FB_OK)
+        status = located.gguf ? open_gguf(located.path, m, err) : open_directory(located.path, m, err);
+    free(located.path);
     if (status != FB_OK) {
         fb_model_free(m);
         return status;

@@ -1,5 +1,5 @@
 /* The perplexity of a text. The text is divided into windows that do not overlap, and each is read into an
- * empty cache. Every token that has a predecessor in its window is scored. */
+ * empty cache. Every token that has a predecessor in its window is scored, or those of its second half. */
 #include "verify/perplexity.h"
 
 #include <math.h>
@@ -28,6 +28,7 @@ typedef struct scoring {
     const int32_t *prefix; /* ids that the tokenizer puts before a text */
     int64_t prefix_count;
     int64_t window, piece;
+    int64_t first; /* the first position of a window that is scored */
     int64_t total; /* tokens to score */
     int32_t *ids;  /* [window] */
     fb_session *session;
@@ -43,6 +44,8 @@ double fb_nll(const float *logits, int64_t vocab, int32_t id) {
     for (int64_t i = 1; i < vocab; i++) total += exp((double)logits[i] - most);
     return log(total) + most - (double)logits[id];
 }
+
+static bool halves(const scoring *s) { return s->options->scoring == FB_SCORE_SECOND_HALF; }
 
 /* ---- sums ---- */
 
@@ -65,14 +68,14 @@ static fb_score score_of(const tally *t) {
 
 /* ---- one window ---- */
 
-/* Row i of the last prefill predicts ids[first + i + 1]. Ids that the tokenizer added are not scored. */
-static fb_status score_rows(scoring *s, int64_t first, fb_error *err) {
+/* Row i of the last prefill predicts ids[begin + i + 1]. */
+static fb_status score_rows(scoring *s, int64_t begin, fb_error *err) {
     const float *logits;
     int64_t rows, vocab;
     FB_TRY(fb_session_logits(s->session, &logits, &rows, &vocab, err));
     for (int64_t i = 0; i < rows; i++) {
-        int64_t at = first + i + 1;
-        if (at < s->prefix_count) continue;
+        int64_t at = begin + i + 1;
+        if (at < s->first) continue;
         double nll = fb_nll(logits + i * vocab, vocab, s->ids[at]);
         if (isnan(nll))
             return fb_fail(err, FB_ERROR_SYSTEM, "logits: NaN or inf at position %lld of window %lld",
@@ -106,24 +109,69 @@ static fb_status score_window(scoring *s, int64_t count, fb_error *err) {
     return FB_OK;
 }
 
+static bool is_enough(const scoring *s) {
+    return s->options->max_windows && s->report->window_count >= s->options->max_windows;
+}
+
 static fb_status score_text(scoring *s, const int32_t *ids, int64_t count, fb_error *err) {
     int64_t each = s->window - s->prefix_count;
     if (s->prefix_count) memcpy(s->ids, s->prefix, (size_t)s->prefix_count * sizeof *ids);
-    s->all.start = fb_now();
-    for (int64_t done = 0; done < count; done += each) {
+    for (int64_t done = 0; done < count && !is_enough(s); done += each) {
         int64_t part = count - done < each ? count - done : each;
         memcpy(s->ids + s->prefix_count, ids + done, (size_t)part * sizeof *ids);
         /* A single last token has no predecessor. */
         if (s->prefix_count + part > 1) FB_TRY(score_window(s, s->prefix_count + part, err));
     }
-    s->report->all = score_of(&s->all);
+    return FB_OK;
+}
+
+/* Whole windows of the text with its begin token, which also takes the place of each other window's first id.
+ */
+static fb_status score_halves(scoring *s, const int32_t *ids, int64_t count, fb_error *err) {
+    int64_t whole = (count + s->prefix_count) / s->window;
+    for (int64_t i = 0; i < whole && !is_enough(s); i++) {
+        for (int64_t j = 0; j < s->window; j++) {
+            int64_t at = i * s->window + j - s->prefix_count;
+            s->ids[j] = j < s->prefix_count ? s->prefix[j] : ids[at];
+        }
+        FB_TRY(score_window(s, s->window, err));
+    }
     return FB_OK;
 }
 
 /* ---- all of it ---- */
 
+/* How many tokens will be scored. */
+static fb_status count_total(scoring *s, int64_t count, fb_error *err) {
+    int64_t most = s->options->max_windows, each = s->window - s->prefix_count;
+    if (most < 0) return fb_fail(err, FB_ERROR_USAGE, "max_windows: %lld (at least 0)", (long long)most);
+    if (halves(s)) {
+        int64_t whole = (count + s->prefix_count) / s->window;
+        s->first = s->window / 2 + 1;
+        s->total = (most && most < whole ? most : whole) * (s->window - s->first);
+        if (whole >= 2) return FB_OK;
+        return fb_fail(err, FB_ERROR_USAGE,
+                       "text: %lld tokens (two windows of %lld at least, of which the second "
+                       "halves are scored)",
+                       (long long)(count + s->prefix_count), (long long)s->window);
+    }
+    int64_t part = most && most < count / each ? most * each : count;
+    s->first = s->prefix_count ? s->prefix_count : 1; /* what the tokenizer added is not scored */
+    s->total = part - (s->prefix_count ? 0 : (part + each - 1) / each); /* nor what has no predecessor */
+    if (s->total >= 1) return FB_OK;
+    return fb_fail(err, FB_ERROR_USAGE, "text: %lld tokens (at least %d)", (long long)count,
+                   s->prefix_count ? 1 : 2);
+}
+
 static fb_status check(scoring *s, const fb_model *model, const int32_t *ids, int64_t count, fb_error *err) {
     int64_t context = model->info.context, least = s->prefix_count + (s->prefix_count ? 1 : 2);
+    if ((unsigned)s->options->scoring > FB_SCORE_SECOND_HALF)
+        return fb_fail(err, FB_ERROR_USAGE, "scoring: %d (0 or 1)", (int)s->options->scoring);
+    if (halves(s) && least < 3) least = 3; /* a half has at least one token */
+    if (halves(s) && s->prefix_count > 1)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED,
+                       "tokenizer: %lld ids before a text (second halves: at most 1)",
+                       (long long)s->prefix_count);
     s->window = s->options->window;
     if (!s->window) s->window = context < DEFAULT_WINDOW ? context : DEFAULT_WINDOW;
     if (context < least)
@@ -133,13 +181,7 @@ static fb_status check(scoring *s, const fb_model *model, const int32_t *ids, in
     if (s->window < least || s->window > context)
         return fb_fail(err, FB_ERROR_USAGE, "window: %lld tokens (%lld to %lld, the model's context)",
                        (long long)s->window, (long long)least, (long long)context);
-    int64_t each = s->window - s->prefix_count;
-    s->total = count;
-    if (!s->prefix_count)
-        s->total -= (count + each - 1) / each; /* the first token of each window is not scored */
-    if (s->total < 1)
-        return fb_fail(err, FB_ERROR_USAGE, "text: %lld tokens (at least %d)", (long long)count,
-                       s->prefix_count ? 1 : 2);
+    FB_TRY(count_total(s, count, err));
     for (int64_t i = 0; i < count; i++)
         if (ids[i] < 0 || ids[i] >= model->info.vocab)
             return fb_fail(err, FB_ERROR_USAGE, "token %lld: id %d (0 to %lld)", (long long)i, ids[i],
@@ -176,7 +218,9 @@ fb_status fb_perplexity_run(const fb_model *model, const fb_perplexity_options *
     FB_TRY(fb_perplexity_options_take(given, &options, err));
     scoring s = {.options = &options};
     fb_status status = prepare(&s, model, ids, count, err);
-    if (status == FB_OK) status = score_text(&s, ids, count, err);
+    s.all.start = fb_now();
+    if (status == FB_OK) status = (halves(&s) ? score_halves : score_text)(&s, ids, count, err);
+    if (status == FB_OK) s.report->all = score_of(&s.all);
     fb_session_free(s.session);
     free(s.ids);
     if (status == FB_OK)

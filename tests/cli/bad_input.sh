@@ -4,7 +4,7 @@
 
 # ---- the command line
 refuses "unknown command" 2 'unknown command: walk \(see fusebox --help\)$' walk
-refuses "unknown global option" 2 'unknown option: --walk \(see fusebox --help\)$' --walk
+refuses "unknown global option" 2 'unknown option: --walk \(a command comes first, as in fusebox run; see fusebox --help\)$' --walk
 refuses "help for an unknown command" 2 'unknown command: walk' help walk
 for command in run info verify; do
     refuses "$command: unknown option" 2 "unknown option: --foo \(see fusebox $command --help\)\$" "$command" --foo
@@ -13,17 +13,17 @@ for command in run info verify; do
     refuses "$command: flag with a value" 2 '--json: 1 \(takes no value\)$' "$command" --json=1
     refuses "$command: an empty MODEL" 2 'MODEL: "" \(a directory or a .gguf file\)$' "$command" "" $([ $command != verify ] || echo --golden x)
 done
-refuses "two models" 2 'too many arguments: b \(see fusebox run --help\)$' run a b
-refuses "three arguments" 2 'too many arguments: c \(' run a - c
+refuses "a prompt and -" 2 'prompt: given twice, the second time as - \(one of -p TEXT, -f FILE, - and TEXT\)$' run "a b" -
+refuses "three arguments" 2 'too many arguments: c \(see fusebox run --help\)$' run ./a b c
 refuses "info: two models" 2 'too many arguments: b \(see fusebox info --help\)$' info a b
 refuses "no value" 2 '-n: no value' run -n
-refuses "-n: -1" 2 '-n: -1 \(0 to 1000000000\)$' run -n -1
-refuses "-n: beyond the range" 2 '-n: 1000000001 \(0 to 1000000000\)$' run -n 1000000001
+refuses "-n: -2" 2 '-n: -2 \(-1 to 1000000000\)$' run -n -2
+refuses "-n: beyond the range" 2 '-n: 1000000001 \(-1 to 1000000000\)$' run -n 1000000001
 refuses "-n: beyond 64 bits" 2 '-n: 99999999999999999999 \(' run -n 99999999999999999999
 for value in "" x 5x 1.5 " 5" +5 0x10 1e3 --; do
-    refuses "-n: '$value'" 2 '-n: .*\(0 to 1000000000\)$' run -n "$value"
+    refuses "-n: '$value'" 2 '-n: .*\(-1 to 1000000000\)$' run -n "$value"
 done
-refuses "--tokens names itself" 2 '--tokens: -1 \(' run --tokens=-1
+refuses "--tokens names itself" 2 '--tokens: -2 \(' run --tokens=-2
 refuses "--top-p 7" 2 '--top-p: 7 \(0 to 1\)$' run --top-p 7
 refuses "--min-p -0.1" 2 '--min-p: -0.1 \(0 to 1\)$' run --min-p -0.1
 for value in nan inf -1 101 0x1p3 1e999 "" 1,5; do
@@ -49,7 +49,6 @@ refuses "-f: no such file" 2 ".*/none: No such file" run -f "$work/none"
 refuses "-f: a directory" 2 '.*: Is a directory$' run -f "$work"
 for i in $(seq 600); do printf 'word '; done >"$work/long"
 refuses "a prompt beyond the context" 2 "prompt: [0-9]+ tokens \(the model's context is 512; with --cache sinks it may be longer\)\$" run -f "$work/long"
-refuses "-n beyond the context" 2 "-n: 512 after a prompt of 2 tokens \(the model's context is 512\)\$" run -n 512 -p a
 
 # ---- the model
 refuses "no such model" 2 ".*/none" run "$work/none"

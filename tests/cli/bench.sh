@@ -69,4 +69,21 @@ refuses "bench: beyond the context" 2 "prompt and gen: 500 and 64 tokens \(the m
 refuses "bench: --fuse is --compare here" 2 '--fuse \(only with --cache: --compare has the fuses\)$' bench --fuse all
 refuses "bench: too many variants" 2 '--compare: more than 32 variants' bench --compare "$(printf 'none,%.0s' $(seq 40))none"
 refuses "bench: f64 needs ref" 2 'act: f64' bench $small --act f64
+# ---- other programs on all CPUs, while it is timed
+spinners=()
+for _ in $(seq "$(nproc)"); do
+    (while :; do :; done) &
+    spinners+=($!)
+done
+fusebox bench --prompt 64 --gen 64 --reps 5
+cp "$work/out" "$work/busy"
+fusebox bench --ops --prompt 64 --gen 64 --reps 5 --json
+kill "${spinners[@]}"
+wait "${spinners[@]}" 2>/dev/null
+if [ "$(jq .machine_busy.other_percent "$work/out")" = null ]; then
+    echo "not ok 1 # SKIP a busy machine: /proc/stat does not say so here, or it was too fast"
+else
+    matches "a busy machine: the note" "$work/busy" '^note: the machine was busy: other programs had [0-9]+% of the time of its [0-9]+ CPUs?$'
+    holds "a busy machine: JSON" jq -e '.machine_busy | .busy and .other_percent > 10 and .other_percent <= 100 and .cpus > 0' "$work/out"
+fi
 finish

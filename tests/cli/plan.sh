@@ -93,4 +93,6 @@ succeeds "cuda: cache: a damaged file is measured anew" plan tests/data/golden/l
 matches "cuda: cache: and replaced" "$file" '"logit_s"'
 matches "cuda: --fuse" "$work/out" '^graph +leave '
 succeeds "cuda: a session plans with it" verify tests/data/golden/gpt2 --golden tests/data/golden/gpt2/golden.safetensors --backend cuda
+fusebox plan --prompt 4 --gen 4 --threads 1 --json
+holds "--json: whether the machine was busy" jq -e '.machine_busy | has("busy") and has("other_percent") and has("cpus")' "$work/out"
 finish

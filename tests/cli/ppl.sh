@@ -5,7 +5,8 @@
 oz=tests/data/oz.txt
 
 succeeds "ppl" ppl -f $oz
-is "ppl: three lines" "$(wc -l <"$work/out")" 3
+is "ppl: four lines" "$(wc -l <"$work/out")" 4
+matches "ppl: says what is scored" "$work/out" '^scored +every token that has a predecessor in its window$'
 # 44.21 is also what transformers gives for windows of 512; kernels and cache types differ behind the last digit.
 matches "ppl: perplexity" "$work/out" '^perplexity +44\.[12][0-9]* ± 3\.0[0-9]*$'
 matches "ppl: tokens" "$work/out" '^tokens +2500 scored, 5 windows of 512$'
@@ -14,6 +15,18 @@ matches "ppl: speed" "$work/out" '^speed +[0-9.]+ tokens/s$'
 succeeds "ppl --windows" ppl -f $oz --windows
 is "ppl --windows: a line a window" "$(grep -cE '^[1-5] +[0-9]+ +[0-9.]+$' "$work/out")" 5
 matches "ppl --windows: the last one is shorter" "$work/out" '^5 +456 +[0-9.]+$'
+
+# 2501 tokens with the begin token are four whole windows.
+succeeds "ppl --compat llama.cpp" ppl -f $oz --compat llama.cpp
+matches "ppl --compat llama.cpp: perplexity" "$work/out" '^perplexity +37\.2[0-9]* ± 3\.8[0-9]*$'
+matches "ppl --compat llama.cpp: tokens" "$work/out" '^tokens +1020 scored, 4 windows of 512$'
+matches "ppl --compat llama.cpp: says what is scored" "$work/out" '^scored +the second half of each window, as llama-perplexity does$'
+succeeds "ppl --chunks" ppl -f $oz --compat llama.cpp --chunks 2 --json
+holds "ppl --chunks: so many windows" jq -e '.scoring == "second_half" and .tokens == 510 and (.windows | length) == 2' "$work/out"
+refuses "ppl --compat: a short text" 2 'text: 1 tokens \(two windows of 512 at least, of which the second halves are scored\)$' ppl -f - --compat llama.cpp
+refuses "ppl --compat: another program" 2 '--compat: vllm \(fusebox, llama.cpp\)$' ppl -f $oz --compat vllm
+refuses "ppl --compat --cache" 2 '--compat: not with --cache' ppl -f $oz --compat llama.cpp --cache dense
+refuses "ppl --chunks --cache" 2 '--chunks: not with --cache' ppl -f $oz --chunks 2 --cache dense
 
 head -c 1200 $oz >"$work/short"
 succeeds "ppl --json" ppl models/storyteller -f "$work/short" --ctx 64 --json

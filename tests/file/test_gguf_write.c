@@ -234,10 +234,10 @@ static void test_copy(void **state) {
     assert_ok(fb_gguf_open(path, &first, &err), &err);
     char *copy = fbt_format("%s/copy.gguf", dir);
     assert_ok(fb_gguf_writer_create(copy, false, &w, &err), &err);
-    fb_gguf_copy(w, first, "text");
-    fb_gguf_copy(w, first, "number");
-    fb_gguf_copy(w, first, "flag");
-    fb_gguf_copy(w, first, "real");
+    fb_gguf_copy(w, first, "text", NULL);
+    fb_gguf_copy(w, first, "number", NULL);
+    fb_gguf_copy(w, first, "flag", NULL);
+    fb_gguf_copy(w, first, "real", NULL);
     int64_t size;
     assert_ok(fb_gguf_writer_begin(w, &err), &err);
     assert_ok(fb_gguf_writer_finish(w, &size, &err), &err);

@@ -29,6 +29,8 @@ static const command commands[] = {
     {.name = "run, and no memory from then on", .arguments = {"run", "@model", "-p", "a b", "-n", "4", "--seed", "1", "--threads", "2"}, .all = true},
     {.name = "info", .arguments = {"info", "@model"}},
     {.name = "info --json of a GGUF file", .arguments = {"info", "@model.gguf", "--json"}},
+    {.name = "info of GGUF files in parts, by their folder", .arguments = {"info", "@parts"}},
+    {.name = "info of a name of the hub", .arguments = {"info", "some/model"}},
     {.name = "quantize", .arguments = {"quantize", "@model", "@" OUTPUT, "--type", "q4_0"}},
     {.name = "quantize a GGUF file", .arguments = {"quantize", "@model.gguf", "@" OUTPUT, "--type", "q4_0", "--json"}},
     {.name = "verify --golden", .arguments = {"verify", "@model", "--golden", "@model/golden.safetensors", "--threads", "1"}},
@@ -208,6 +210,38 @@ static void survives(void **state) {
 /* ---- a small model as a directory and as a file ---------------------------------------------------------
  */
 
+static void run_or_fail(const char *const argv[]) {
+    fbt_process process = fbt_process_run(argv, NULL);
+    if (process.status) fail_msg("%s", process.err);
+    fbt_process_free(&process);
+}
+
+/* The model in the cache of Hugging Face, as some/model. */
+static void fill_hub(const char *model) {
+    char *hub = fbt_format("%s/hub", directory), *refs = fbt_format("%s/models--some--model/refs", hub),
+         *snapshots = fbt_format("%s/models--some--model/snapshots", hub), *ref = fbt_format("%s/main", refs),
+         *snapshot = fbt_format("%s/abc", snapshots);
+    run_or_fail((const char *const[]){"/bin/mkdir", "-p", refs, snapshots, NULL});
+    fbt_text_write(ref, "abc");
+    assert_int_equal(symlink(model, snapshot), 0);
+    setenv("HF_HUB_CACHE", hub, 1);
+    free(hub);
+    free(refs);
+    free(snapshots);
+    free(ref);
+    free(snapshot);
+}
+
+/* The file as two, alone in a folder. */
+static void split_file(const char *file) {
+    char *folder = fbt_format("%s/parts", directory), *name = fbt_format("%s/model", folder);
+    run_or_fail((const char *const[]){"/bin/mkdir", folder, NULL});
+    run_or_fail((const char *const[]){"/usr/bin/env", "python3", "tests/support/gguf_edit.py", "split", file,
+                                      name, "2", NULL});
+    free(folder);
+    free(name);
+}
+
 static int set_up(void **state) {
     (void)state;
     if (FBT_SANITIZED) return 0;
@@ -222,9 +256,9 @@ static int set_up(void **state) {
     fbt_json_set(tokenizer, "pre_tokenizer.add_prefix_space", "false"); /* a GGUF file cannot say more */
     fbt_json_set(tokenizer, "added_tokens", "[]");
     const char *argv[] = {program, "quantize", model, file, "--type", "q8_0", NULL};
-    fbt_process process = fbt_process_run(argv, NULL);
-    if (process.status) fail_msg("%s", process.err);
-    fbt_process_free(&process);
+    run_or_fail(argv);
+    split_file(file);
+    fill_hub(model);
     free(copy);
     free(model);
     free(tokenizer);

@@ -136,6 +136,76 @@ static void windows(void **state) {
     check_windows(FBT_STORYTELLER, 0, 1);
 }
 
+/* ---- second halves, slowly ---- */
+
+/* The text with its begin token in whole windows; that token, if there is one, is also the first of each. */
+static void check_halves(const char *path, int32_t begin, int64_t count, int64_t most) {
+    fb_model *model = fbt_model_open(path);
+    fb_perplexity_options o = options(WINDOW);
+    o.scoring = FB_SCORE_SECOND_HALF;
+    o.max_windows = most;
+    o.chunk = 5;
+    fb_session_options same;
+    fb_session_options_default(&same);
+    same.threads = o.threads;
+    same.chunk = o.chunk;
+    fb_session *session;
+    fb_error err;
+    assert_ok(fb_session_create(model, &same, &session, &err), &err);
+    int32_t ids[IDS], all[IDS + 1];
+    double nll[IDS], scores[IDS];
+    int64_t scored = 0, front = begin >= 0, whole = (count + front) / WINDOW;
+    enum { FIRST = WINDOW / 2 + 1 };
+    make_ids(model, ids);
+    all[0] = begin;
+    memcpy(all + front, ids, (size_t)count * sizeof *ids);
+    if (most && most < whole) whole = most;
+    fb_perplexity_report *r = run(model, &o, ids, count);
+    assert_int_equal(r->window_count, whole);
+    for (int64_t w = 0; w < whole; w++) {
+        if (front) all[w * WINDOW] = begin;
+        decode_window(session, all + w * WINDOW, WINDOW, nll); /* nll[i] is of token i + 1 */
+        check_score(&r->windows[w], nll + FIRST - 1, WINDOW - FIRST);
+        memcpy(scores + scored, nll + FIRST - 1, (WINDOW - FIRST) * sizeof *nll);
+        scored += WINDOW - FIRST;
+    }
+    check_score(&r->all, scores, scored);
+    fb_perplexity_free(r);
+    fb_session_free(session);
+    fb_model_free(model);
+}
+
+static void second_halves(void **state) {
+    (void)state;
+    check_halves(G "llama-gqa-tied", -1, 2 * WINDOW, 0);
+    check_halves(G "neox-parallel", -1, IDS, 0); /* the rest of 16 is left out */
+    check_halves(FBT_STORYTELLER, 0, 2 * WINDOW - 1, 0);
+    check_halves(FBT_STORYTELLER, 0, IDS, 0); /* 51 with the begin token: three windows */
+    check_halves(FBT_STORYTELLER, 0, IDS, 2);
+}
+
+static void refused_halves(void **state) {
+    (void)state;
+    fb_model *model = fbt_model_open(FBT_STORYTELLER);
+    fb_perplexity_options o = options(WINDOW);
+    fb_perplexity_report *r;
+    fb_error err;
+    int32_t ids[IDS];
+    make_ids(model, ids);
+    o.scoring = FB_SCORE_SECOND_HALF;
+    assert_refused(fb_perplexity_run(model, &o, ids, 2 * WINDOW - 2, &r, &err), FB_ERROR_USAGE, &err,
+                   "text: 33 tokens|two windows of 17");
+    o.window = 2;
+    assert_refused(fb_perplexity_run(model, &o, ids, IDS, &r, &err), FB_ERROR_USAGE, &err,
+                   "window: 2|3 to 512");
+    o.window = WINDOW;
+    o.max_windows = -1;
+    assert_refused(fb_perplexity_run(model, &o, ids, IDS, &r, &err), FB_ERROR_USAGE, &err, "max_windows: -1");
+    o.scoring = (fb_scoring)7;
+    assert_refused(fb_perplexity_run(model, &o, ids, IDS, &r, &err), FB_ERROR_USAGE, &err, "scoring: 7");
+    fb_model_free(model);
+}
+
 /* ---- the same text as transformers read it ---- */
 
 static int32_t *read_oz(const fb_tensor_table *table, int64_t *count) {
@@ -326,9 +396,11 @@ static void nan_fails(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_row),   cmocka_unit_test(windows),        cmocka_unit_test(transformers),
-        cmocka_unit_test(same_bits), cmocka_unit_test(default_window), cmocka_unit_test(progress_and_stop),
-        cmocka_unit_test(refusals),  cmocka_unit_test(nan_fails),
+        cmocka_unit_test(one_row),        cmocka_unit_test(windows),
+        cmocka_unit_test(second_halves),  cmocka_unit_test(refused_halves),
+        cmocka_unit_test(transformers),   cmocka_unit_test(same_bits),
+        cmocka_unit_test(default_window), cmocka_unit_test(progress_and_stop),
+        cmocka_unit_test(refusals),       cmocka_unit_test(nan_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
