@@ -33,6 +33,7 @@
  *
  * Threads. What several threads may use at once:
  *   - Functions without an object (names, parsers, versions, devices): any thread at any time.
+ *   - fb_tokenizer: shared by all threads, as fb_model is.
  *   - fb_model: shared by all threads. It does not change once it is open. It must outlive its sessions and
  *     text streams. Only fb_model_free needs exclusive access.
  *   - fb_session: one thread at a time. Different sessions may be used by different threads at once, even if
@@ -124,7 +125,7 @@ FB_API fb_status fb_dtype_parse_kv(const char *name, fb_dtype act, fb_dtype *out
 typedef struct fb_model fb_model;
 
 /* Opens a Hugging Face directory, with config.json, model.safetensors (or its sharded index) and optionally
- * tokenizer.json; or a .gguf file, which contains all of that. A file of such a directory stands for it, one
+ * tokenizer.json or tokenizer.model; or a .gguf file, which contains all of that. A file of such a directory stands for it, one
  * of several GGUF files (NAME-00001-of-00003.gguf) for all, and a directory for the one GGUF model in it. The
  * files are mapped. The first session on a device loads the weights: the CPU reads most float weights in
  * place and packs Q8_0 and Q4_0 into memory, a GPU copies all weights. They stay loaded until fb_model_free.
@@ -164,6 +165,29 @@ FB_API fb_status fb_model_program_text(const fb_model *model, char **text, fb_er
 FB_API bool fb_model_is_end(const fb_model *model, int32_t id);
 
 /* ---- text ---- */
+
+/* A tokenizer alone, without weights: of a folder with a tokenizer.json or a SentencePiece tokenizer.model, of
+ * one of these files, or of a .gguf file, which need not have more than its vocabulary. It does not change
+ * once it is open: any number of threads may use it at once. */
+typedef struct fb_tokenizer fb_tokenizer;
+FB_API fb_status fb_tokenizer_open(const char *path, fb_tokenizer **out, fb_error *err);
+FB_API void fb_tokenizer_free(fb_tokenizer *tokenizer);
+
+/* A model's own, which lives as long as the model; NULL if it has none. */
+FB_API const fb_tokenizer *fb_model_tokenizer(const fb_model *model);
+
+/* The highest id + 1. */
+FB_API int64_t fb_tokenizer_vocab(const fb_tokenizer *tokenizer);
+
+/* A token as its vocabulary spells it: "Ġthe" or "▁the" rather than " the". The text belongs to the
+ * tokenizer and is not terminated. False: no token has this id. */
+FB_API bool fb_tokenizer_piece(const fb_tokenizer *tokenizer, int32_t id, const char **text, size_t *bytes);
+
+/* As fb_tokenize and fb_detokenize. */
+FB_API fb_status fb_tokenizer_encode(const fb_tokenizer *tokenizer, const char *text, size_t bytes,
+                                     bool special, int32_t **ids, int64_t *count, fb_error *err);
+FB_API fb_status fb_tokenizer_decode(const fb_tokenizer *tokenizer, const int32_t *ids, int64_t count,
+                                     bool special, char **text, size_t *bytes, fb_error *err);
 
 /* Converts text (UTF-8; any bytes are accepted) to ids. `special` adds what the tokenizer's template puts
  * around a text, such as a begin-of-text token. Release the ids with fb_free. */

@@ -90,9 +90,10 @@ static fb_status check_tokenizer(const char *path, fb_model *m, fb_error *err) {
 
 static fb_status open_tokenizer(const char *directory, fb_model *m, fb_error *err) {
     char path[PATH_SIZE];
-    FB_TRY(join(directory, "tokenizer.json", path, err));
-    if (fb_map_missing(path)) return FB_OK;
-    FB_TRY(fb_tokenizer_open(path, &m->tokenizer, err));
+    const char *name;
+    FB_TRY(fb_tokenizer_open_folder(directory, &m->tokenizer, &name, err));
+    if (!m->tokenizer) return FB_OK;
+    FB_TRY(join(directory, name, path, err));
     return check_tokenizer(path, m, err);
 }
 
@@ -257,6 +258,8 @@ bool fb_model_is_end(const fb_model *m, int32_t id) {
 static fb_status need_tokenizer(const fb_model *m, fb_error *err) {
     return m->tokenizer ? FB_OK : fb_fail(err, FB_ERROR_FILE, "model: no tokenizer: text needs one");
 }
+
+const fb_tokenizer *fb_model_tokenizer(const fb_model *m) { return m->tokenizer; }
 
 fb_status fb_tokenize(const fb_model *m, const char *text, size_t bytes, bool special, int32_t **ids,
                       int64_t *count, fb_error *err) {

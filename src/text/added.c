@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "text/unicode.h"
 #include "text/utf8.h"
 
 #define ROOT 0

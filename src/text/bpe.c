@@ -244,11 +244,14 @@ static void merge_symbols(const fb_bpe *bpe, fb_bpe_work *work) {
     }
 }
 
-/* The tokens of an unknown character's bytes; without them the unknown token, if there is one. */
-static fb_status append_bytes(const fb_bpe *bpe, const char *text, int64_t size, fb_ids *ids, fb_error *err) {
+/* The tokens of an unknown character's bytes; without them the unknown token, if there is one. `first` of
+ * the ids are of other words. */
+static fb_status append_bytes(const fb_bpe *bpe, const char *text, int64_t size, int64_t first, fb_ids *ids,
+                              fb_error *err) {
+    bool fused = bpe->fuse_unknown && ids->size > first && ids->data[ids->size - 1] == bpe->unknown_id;
     for (int64_t i = 0; i < size; i++)
         if (bpe->byte_ids[(unsigned char)text[i]] < 0)
-            return bpe->unknown_id < 0 ? FB_OK : fb_ids_append(ids, &bpe->unknown_id, 1, err);
+            return bpe->unknown_id < 0 || fused ? FB_OK : fb_ids_append(ids, &bpe->unknown_id, 1, err);
     for (int64_t i = 0; i < size; i++)
         FB_TRY(fb_ids_append(ids, &bpe->byte_ids[(unsigned char)text[i]], 1, err));
     return FB_OK;
@@ -297,10 +300,12 @@ fb_status fb_bpe_encode(const fb_bpe *bpe, fb_bpe_work *work, const char *word, 
     if (bpe->ranks) FB_TRY(hash_word(bpe, work, err));
     FB_TRY(start_symbols(bpe, work, err));
     merge_symbols(bpe, work);
+    int64_t first = ids->size;
     for (int64_t i = work->symbol_count > 0 ? 0 : -1; i >= 0; i = work->symbols[i].next) {
         const fb_bpe_symbol *symbol = &work->symbols[i];
         if (symbol->id == UNKNOWN)
-            FB_TRY(append_bytes(bpe, word + symbol->start, end_of(work, symbol) - symbol->start, ids, err));
+            FB_TRY(append_bytes(bpe, word + symbol->start, end_of(work, symbol) - symbol->start, first, ids,
+                                err));
         else
             FB_TRY(fb_ids_append(ids, &symbol->id, 1, err));
     }

@@ -19,7 +19,9 @@ static fb_status list_patterns(const fb_tokenizer *t, const char *patterns[FB_ST
     *count = 0;
     for (int64_t i = 0; i < t->splitter_count; i++) {
         const fb_splitter *step = &t->splitters[i];
-        if (step->kind == FB_SPLITTER_METASPACE || bytes) return refuse(err, "pre_tokenizer: not byte-level");
+        bool known = step->kind == FB_SPLITTER_BYTE_LEVEL ||
+                     (step->kind == FB_SPLITTER_PATTERN && step->behavior == FB_BEHAVIOR_ISOLATED);
+        if (!known || bytes) return refuse(err, "pre_tokenizer: not byte-level");
         if (step->prefix_space) return refuse(err, "pre_tokenizer: add_prefix_space");
         if (step->pattern) patterns[(*count)++] = fb_pattern_source(step->pattern);
         bytes = step->kind == FB_SPLITTER_BYTE_LEVEL;
@@ -128,6 +130,7 @@ static fb_status one_id(const fb_ids *ids, int32_t *out, fb_error *err) {
 
 fb_status fb_tokenizer_export(const fb_tokenizer *t, fb_exported *out, fb_error *err) {
     *out = (fb_exported){.unknown = t->bpe.unknown ? t->bpe.unknown_id : -1};
+    if (t->unigram) return refuse(err, "model: Unigram");
     if (t->bpe.byte_fallback) return refuse(err, "model: byte_fallback in a vocabulary without scores");
     FB_TRY(find_pre(t, &out->pre, err));
     FB_TRY(find_normalizer(t, &out->nfc, err));

@@ -1,126 +1,170 @@
 #include "text/normalize.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
 
+#include "text/unicode.h"
 #include "text/utf8.h"
+
+#define META_SPACE "\xE2\x96\x81" /* U+2581, SentencePiece's space */
 
 void fb_replacement_free(fb_replacement *replace) {
     fb_bytes_free(&replace->from);
     fb_bytes_free(&replace->to);
+    fb_pattern_free(replace->pattern);
+    replace->pattern = NULL;
 }
 
-fb_status fb_replacement_apply(const fb_replacement *replace, const char *text, int64_t size,
-                               fb_growth *growth, fb_bytes *out, fb_error *err) {
+void fb_normalizer_free(fb_normalizer *step) {
+    fb_replacement_free(&step->replace);
+    fb_charsmap_free(&step->map);
+}
+
+/* ---- replacements ---- */
+
+static fb_status append(const char *text, int64_t size, fb_growth *growth, fb_bytes *out, fb_error *err) {
+    FB_TRY(fb_growth_add(growth, size, err));
+    return fb_bytes_append(out, text, size, err);
+}
+
+static fb_status replace_matches(const fb_replacement *replace, fb_pattern_work *work, const char *text,
+                                 int64_t size, fb_growth *growth, fb_bytes *out, fb_error *err) {
+    fb_spans matches = {0};
+    fb_status status = fb_pattern_find(replace->pattern, work, text, size, 0, &matches, err);
+    int64_t at = 0;
+    for (int64_t i = 0; i < matches.size && status == FB_OK; i++) {
+        status = append(text + at, matches.data[i].start - at, growth, out, err);
+        if (status == FB_OK) status = append(replace->to.data, replace->to.size, growth, out, err);
+        at = matches.data[i].end;
+    }
+    fb_spans_free(&matches);
+    return status == FB_OK ? append(text + at, size - at, growth, out, err) : status;
+}
+
+fb_status fb_replacement_apply(const fb_replacement *replace, fb_pattern_work *work, const char *text,
+                               int64_t size, fb_growth *growth, fb_bytes *out, fb_error *err) {
+    if (replace->pattern) return replace_matches(replace, work, text, size, growth, out, err);
     int64_t at = 0;
     while (at < size) {
         const char *found =
             memmem(text + at, (size_t)(size - at), replace->from.data, (size_t)replace->from.size);
         if (!found) break;
-        FB_TRY(fb_growth_add(growth, found - (text + at) + replace->to.size, err));
-        FB_TRY(fb_bytes_append(out, text + at, found - (text + at), err));
-        FB_TRY(fb_bytes_append(out, replace->to.data, replace->to.size, err));
+        FB_TRY(append(text + at, found - (text + at), growth, out, err));
+        FB_TRY(append(replace->to.data, replace->to.size, growth, out, err));
         at = found - text + replace->from.size;
     }
-    FB_TRY(fb_growth_add(growth, size - at, err));
-    return fb_bytes_append(out, text + at, size - at, err);
+    return append(text + at, size - at, growth, out, err);
 }
 
-/* ---- NFC ----
- * Decompose, put each run of combining marks in order of their class, compose. utf8proc decomposes and
- * composes; its own ordering is quadratic in the length of a run, which a text of nothing but marks would
- * exploit. */
+/* ---- characters ---- */
 
-typedef struct code_points {
-    utf8proc_int32_t *data, *spare; /* spare: room for the longest run */
-    int64_t size, capacity;
-} code_points;
+/* Cased letters that are newer than utf8proc: each maps to the one `distance` further. */
+static const struct {
+    uint32_t first, last;
+    int32_t distance;
+} new_capitals[] = {
+    {0x1C89, 0x1C89, 1},      {0xA7CB, 0xA7CB, 0x264 - 0xA7CB},
+    {0xA7CC, 0xA7CC, 1},      {0xA7CE, 0xA7CE, 1},
+    {0xA7D2, 0xA7D2, 1},      {0xA7D4, 0xA7D4, 1},
+    {0xA7DA, 0xA7DA, 1},      {0xA7DC, 0xA7DC, 0x19B - 0xA7DC},
+    {0x10D50, 0x10D65, 0x20}, {0x16EA0, 0x16EB8, 0x1B},
+};
 
-static fb_status decompose(const char *text, int64_t size, code_points *codes, fb_error *err) {
+static uint32_t lowercase(uint32_t code) {
+    for (size_t i = 0; i < sizeof new_capitals / sizeof *new_capitals; i++)
+        if (code >= new_capitals[i].first && code <= new_capitals[i].last)
+            return (uint32_t)((int32_t)code + new_capitals[i].distance);
+    return (uint32_t)utf8proc_tolower((utf8proc_int32_t)code);
+}
+
+static fb_status append_lowercase(const char *text, int64_t size, fb_growth *growth, fb_bytes *out,
+                                  fb_error *err) {
     for (int64_t at = 0; at < size;) {
         fb_utf8_char c = fb_utf8_read(text + at, size - at);
+        char lower[8];
+        int length = fb_utf8_write(c.code == 0x130 ? 'i' : lowercase(c.code), lower);
+        if (c.code == 0x130) length += fb_utf8_write(0x307, lower + length); /* the one that becomes two */
+        FB_TRY(append(lower, length, growth, out, err));
         at += c.size;
-        utf8proc_int32_t parts[32]; /* canonical decompositions have at most four characters */
-        utf8proc_ssize_t count = utf8proc_decompose_char((utf8proc_int32_t)c.code, parts, 32,
-                                                         UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, NULL);
-        if (count < 0 || count > 32)
-            return fb_fail(err, FB_ERROR_SYSTEM, "NFC of U+%04X: %s", (unsigned)c.code,
-                           utf8proc_errmsg(count));
-        utf8proc_int32_t *grown =
-            fb_array_grow(codes->data, codes->size, &codes->capacity, count, sizeof *codes->data);
-        if (!grown) return fb_fail_memory(err, "NFC", (codes->size + count) * (int64_t)sizeof *grown);
-        codes->data = grown;
-        memcpy(codes->data + codes->size, parts, (size_t)count * sizeof *parts);
-        codes->size += count;
     }
     return FB_OK;
 }
 
-static int combining_class(utf8proc_int32_t code) { return utf8proc_get_property(code)->combining_class; }
-
-/* A stable counting sort by combining class, 1 to 255. */
-static void order_run(utf8proc_int32_t *run, int64_t size, utf8proc_int32_t *spare) {
-    int64_t start[257] = {0};
-    for (int64_t i = 0; i < size; i++) start[combining_class(run[i]) + 1]++;
-    for (int i = 1; i < 257; i++) start[i] += start[i - 1];
-    for (int64_t i = 0; i < size; i++) spare[start[combining_class(run[i])]++] = run[i];
-    memcpy(run, spare, (size_t)size * sizeof *run);
-}
-
-static fb_status order_marks(code_points *codes, fb_error *err) {
-    for (int64_t at = 0; at < codes->size;) {
-        int64_t end = at;
-        bool ordered = true;
-        for (int before = 0; end < codes->size; end++) {
-            int now = combining_class(codes->data[end]);
-            if (now == 0) break;
-            ordered = ordered && before <= now;
-            before = now;
-        }
-        if (!ordered) {
-            if (!codes->spare) codes->spare = malloc((size_t)codes->size * sizeof *codes->spare);
-            if (!codes->spare) return fb_fail_memory(err, "NFC", codes->size * (int64_t)sizeof *codes->spare);
-            order_run(codes->data + at, end - at, codes->spare);
-        }
-        at = end + 1;
+static fb_status append_without_accents(const char *text, int64_t size, fb_growth *growth, fb_bytes *out,
+                                        fb_error *err) {
+    for (int64_t at = 0; at < size;) {
+        fb_utf8_char c = fb_utf8_read(text + at, size - at);
+        if (!fb_unicode_is_accent(c.code)) FB_TRY(append(text + at, c.size, growth, out, err));
+        at += c.size;
     }
     return FB_OK;
 }
 
-static fb_status compose(code_points *codes, fb_bytes *out, fb_error *err) {
-    utf8proc_ssize_t count =
-        utf8proc_normalize_utf32(codes->data, codes->size, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-    if (count < 0) return fb_fail(err, FB_ERROR_SYSTEM, "NFC: %s", utf8proc_errmsg(count));
-    FB_TRY(fb_bytes_reserve(out, 4 * count, err));
-    for (utf8proc_ssize_t i = 0; i < count; i++)
-        out->size += fb_utf8_write((uint32_t)codes->data[i], out->data + out->size);
-    return FB_OK;
+static fb_status append_stripped(const fb_normalizer *step, const char *text, int64_t size, fb_growth *growth,
+                                 fb_bytes *out, fb_error *err) {
+    int64_t start = 0, end = step->right ? 0 : size;
+    bool leading = step->left;
+    for (int64_t at = 0; at < size;) {
+        fb_utf8_char c = fb_utf8_read(text + at, size - at);
+        bool space = fb_unicode_is_space(c.code);
+        at += c.size;
+        leading = leading && space;
+        if (leading) start = at;
+        if (step->right && !space) end = at;
+    }
+    return end > start ? append(text + start, end - start, growth, out, err) : FB_OK;
 }
 
-static fb_status append_nfc(const char *text, int64_t size, fb_bytes *out, fb_error *err) {
-    if (fb_utf8_ascii(text, size)) return fb_bytes_append(out, text, size, err);
-    code_points codes = {0};
-    fb_status status = decompose(text, size, &codes, err);
-    if (status == FB_OK) status = order_marks(&codes, err);
-    if (status == FB_OK) status = compose(&codes, out, err);
-    free(codes.data);
-    free(codes.spare);
-    return status;
+/* ---- SentencePiece ---- */
+
+static fb_status append_sentencepiece(const fb_normalizer *step, const char *text, int64_t size,
+                                      fb_growth *growth, fb_bytes *out, fb_error *err) {
+    bool prefixed = false, in_word = false;
+    for (int64_t at = 0; at < size;) {
+        fb_charsmap_match match = fb_charsmap_longest(&step->map, text + at, size - at);
+        for (int64_t i = 0; i < match.size; i++) {
+            bool space = match.text[i] == ' ';
+            bool starts = !space && !in_word;
+            if ((space && !step->merge_spaces) ||
+                (starts && (step->merge_spaces || (step->prefix && !prefixed)))) {
+                FB_TRY(append(META_SPACE, sizeof META_SPACE - 1, growth, out, err));
+                prefixed = prefixed || starts;
+            }
+            if (!space) FB_TRY(append(match.text + i, 1, growth, out, err));
+            in_word = !space;
+        }
+        at += match.consumed;
+    }
+    if (size == 0 || prefixed || step->merge_spaces || !step->prefix_blank) return FB_OK;
+    return append(META_SPACE, sizeof META_SPACE - 1, growth, out, err);
 }
 
-fb_status fb_normalizer_apply(const fb_normalizer *step, const char *text, int64_t size, fb_growth *growth,
-                              fb_bytes *out, fb_error *err) {
+/* ---- all steps ---- */
+
+fb_status fb_normalizer_apply(const fb_normalizer *step, fb_pattern_work *work, const char *text,
+                              int64_t size, fb_growth *growth, fb_bytes *out, fb_error *err) {
     switch (step->kind) {
-    case FB_NORMALIZER_NFC: /* at most three times as many bytes */
-        FB_TRY(append_nfc(text, size, out, err));
+    case FB_NORMALIZER_NFC:
+    case FB_NORMALIZER_NFD:
+    case FB_NORMALIZER_NFKC:
+    case FB_NORMALIZER_NFKD:
+        FB_TRY(fb_append_normal_form(step->kind, text, size, out, err));
         return fb_growth_add(growth, out->size, err);
+    case FB_NORMALIZER_LOWERCASE:
+        return append_lowercase(text, size, growth, out, err);
+    case FB_NORMALIZER_STRIP_ACCENTS:
+        return append_without_accents(text, size, growth, out, err);
+    case FB_NORMALIZER_STRIP:
+        return append_stripped(step, text, size, growth, out, err);
     case FB_NORMALIZER_PREPEND:
-        FB_TRY(fb_growth_add(growth, size + (size > 0 ? step->replace.to.size : 0), err));
-        if (size > 0) FB_TRY(fb_bytes_append(out, step->replace.to.data, step->replace.to.size, err));
-        return fb_bytes_append(out, text, size, err);
+        if (size > 0) FB_TRY(append(step->replace.to.data, step->replace.to.size, growth, out, err));
+        return append(text, size, growth, out, err);
     case FB_NORMALIZER_REPLACE:
-        return fb_replacement_apply(&step->replace, text, size, growth, out, err);
+        return fb_replacement_apply(&step->replace, work, text, size, growth, out, err);
+    case FB_NORMALIZER_CHARSMAP:
+        return fb_charsmap_apply(&step->map, text, size, growth, out, err);
+    case FB_NORMALIZER_SENTENCEPIECE:
+        return append_sentencepiece(step, text, size, growth, out, err);
     }
     return FB_OK;
 }

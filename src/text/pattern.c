@@ -2,10 +2,12 @@
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "text/gguf_pre.h"
+#include "text/unicode.h"
 
 #define PATTERN_LIMIT 65536         /* bytes of a pattern */
 #define MATCH_LIMIT   10000000      /* steps of one match */
@@ -23,33 +25,18 @@ struct fb_pattern {
 };
 
 /* ---- from Oniguruma to PCRE2 ----
- * The translation copies what means the same to both and refuses the rest: `\w`, `\b`, `\h`, `^`, `$`, script
- * names and nested classes exist in both engines with different meanings. Two things it rewrites. White
- * space: PCRE2 counts U+180E, which Unicode removed from it long ago; Oniguruma does not. Letters and
- * numbers: the PCRE2 of Debian 12 knows those of Unicode 14, `tokenizers` those of Unicode 16. */
+ * The translation copies what means the same to both and refuses the rest: `\b`, `\h`, `^`, `$`, most script
+ * names and nested classes exist in both engines with different meanings. Sets of characters it spells out.
+ * White space: PCRE2 counts U+180E, which Unicode removed from it long ago; Oniguruma does not. Categories:
+ * the PCRE2 of Debian 12 knows those of Unicode 14, `tokenizers` those of Unicode 16. */
 #define SPACE "\\x09-\\x0d\\x{85}\\p{Z}"
-#define LETTERS                                                                                              \
-    "\\p{L}\\x{1c89}\\x{1c8a}\\x{a7cb}-\\x{a7cd}\\x{a7da}-\\x{a7dc}\\x{105c0}-\\x{105f3}\\x{10d4a}-\\x{"     \
-    "10d65}"                                                                                                 \
-    "\\x{10d6f}-\\x{10d85}\\x{10ec2}-\\x{10ec4}\\x{1123f}\\x{11240}\\x{11380}-\\x{11389}\\x{1138b}\\x{"      \
-    "1138e}"                                                                                                 \
-    "\\x{11390}-\\x{113b5}\\x{113b7}\\x{113d1}\\x{113d3}\\x{11bc0}-\\x{11be0}\\x{11f02}\\x{11f04}-\\x{"      \
-    "11f10}"                                                                                                 \
-    "\\x{11f12}-\\x{11f33}\\x{1342f}\\x{13441}-\\x{13446}\\x{13460}-\\x{143fa}\\x{16100}-\\x{1611d}"         \
-    "\\x{16d40}-\\x{16d6c}\\x{18cff}\\x{1b132}\\x{1b155}\\x{1df25}-\\x{1df2a}\\x{1e030}-\\x{1e06d}"          \
-    "\\x{1e4d0}-\\x{1e4eb}\\x{1e5d0}-\\x{1e5ed}\\x{1e5f0}\\x{2b739}\\x{2ebf0}-\\x{2ee5d}\\x{31350}-\\x{"     \
-    "323af}"
-#define NUMBERS                                                                                              \
-    "\\p{N}\\x{10d40}-\\x{10d49}\\x{116d0}-\\x{116e3}\\x{11bf0}-\\x{11bf9}\\x{11f50}-\\x{11f59}"             \
-    "\\x{16130}-\\x{16139}\\x{16d70}-\\x{16d79}\\x{1ccf0}-\\x{1ccf9}\\x{1d2c0}-\\x{1d2d3}\\x{1e4f0}-\\x{"    \
-    "1e4f9}"                                                                                                 \
-    "\\x{1e5f1}-\\x{1e5fa}"
 
 typedef struct translation {
     const char *what;
     const char *source; /* NUL-terminated */
     int64_t size, at;
     bool in_class;
+    int nested;                      /* classes inside it: their members are its own */
     int64_t ranges;                  /* of the class so far */
     int64_t most_ranges, most_times; /* of the largest class; that an item is repeated at least */
     fb_bytes out;
@@ -73,38 +60,128 @@ static fb_status refuse(const translation *t, int64_t size, const char *why) {
 }
 
 static void count_ranges(translation *t, int64_t ranges) {
-    t->ranges = t->in_class ? t->ranges + ranges : ranges;
+    t->ranges += ranges;
     if (t->ranges > t->most_ranges) t->most_ranges = t->ranges;
 }
 
-/* A set of characters, on its own or as part of a class; negated only on its own. */
-static fb_status put_set(translation *t, const char *set, bool negated, int64_t size) {
-    if (negated && t->in_class) return refuse(t, size, "a negated set inside a class is not supported");
-    if (!t->in_class) FB_TRY(put(t, negated ? "[^" : "["));
-    FB_TRY(put(t, set));
-    if (!t->in_class) FB_TRY(put(t, "]"));
-    count_ranges(t, (int64_t)strlen(set) / 16); /* most are spelled like \x{1c89}-\x{1c8a} */
-    t->at += size;
+static fb_status put_span(translation *t, fb_unicode_span span) {
+    char text[32];
+    /* PCRE2 takes no surrogate as the end of a range. */
+    if (span.first >= 0xD800 && span.first <= 0xDFFF) span.first = 0xE000;
+    if (span.last >= 0xD800 && span.last <= 0xDFFF) span.last = 0xD7FF;
+    if (span.first > span.last) return FB_OK;
+    snprintf(text, sizeof text, "\\x{%x}-\\x{%x}", (unsigned)span.first, (unsigned)span.last);
+    count_ranges(t, 1);
+    return put(t, text);
+}
+
+/* Every code point of these categories. */
+static fb_status put_categories(translation *t, uint32_t categories) {
+    fb_unicode_span span;
+    for (uint32_t from = 0; fb_unicode_next(categories, from, &span); from = span.last + 1)
+        FB_TRY(put_span(t, span));
     return FB_OK;
 }
 
-/* \p{L}, \P{Lu}: general categories only. */
+/* Whether PCRE2 knows a Unicode beyond 16: then its own categories have too many members. */
+static bool has_newer_tables(void) {
+    char version[32] = "";
+    if (pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, NULL) > (int)sizeof version) return true;
+    return pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, version) <= 0 || strtol(version, NULL, 10) > 16;
+}
+
+/* PCRE2's name for these categories, which its own tables answer, and those that are newer. */
+static fb_status put_named(translation *t, const char *name, int64_t size, uint32_t categories) {
+    /* Code points that were unassigned, and the one that went from Mn to Mc, cannot be taken away again. */
+    bool mn_alone = (categories & FB_CATEGORY(MN)) && !(categories & FB_CATEGORY(MC));
+    if (mn_alone || (categories & FB_CATEGORY(CN)) || has_newer_tables())
+        return put_categories(t, categories);
+    FB_TRY(put(t, "\\p{"));
+    FB_TRY(fb_bytes_append(&t->out, name, size, t->err));
+    FB_TRY(put(t, "}"));
+    for (int i = 0; i < fb_unicode_new_count; i++) {
+        fb_unicode_span span;
+        for (uint32_t from = fb_unicode_new[i].first;
+             fb_unicode_next(categories, from, &span) && span.first <= fb_unicode_new[i].last;
+             from = span.last + 1) {
+            if (span.last > fb_unicode_new[i].last) span.last = fb_unicode_new[i].last;
+            FB_TRY(put_span(t, span));
+        }
+    }
+    return FB_OK;
+}
+
+/* \w of Oniguruma: of Latin-1's numbers it also takes the small ones. */
+static bool is_word(uint32_t code) {
+    if (code == 0xB2 || code == 0xB3 || code == 0xB9 || (code >= 0xBC && code <= 0xBE)) return true;
+    return code != 0x200C && code != 0x200D && fb_unicode_is_word(code);
+}
+
+static fb_status put_word(translation *t, bool negated) {
+    fb_unicode_span span = {0, 0};
+    bool inside = false;
+    for (uint32_t code = 0; code <= 0x110000; code++) {
+        bool member = code < 0x110000 && is_word(code) != negated;
+        if (member && !inside) span.first = code;
+        if (!member && inside) {
+            span.last = code - 1;
+            FB_TRY(put_span(t, span));
+        }
+        inside = member;
+    }
+    return FB_OK;
+}
+
+static fb_status put_han(translation *t) {
+    for (int i = 0; i < fb_unicode_han_count; i++) FB_TRY(put_span(t, fb_unicode_han[i]));
+    return FB_OK;
+}
+
+/* A set of characters, on its own or as part of a class, where a negated one is the list of all others. */
+typedef enum set_kind { SET_SPACE, SET_WORD, SET_HAN, SET_CATEGORIES } set_kind;
+
+static fb_status put_members(translation *t, set_kind kind, const char *name, int64_t size, bool negated) {
+    const uint32_t all = (1u << FB_CATEGORY_COUNT) - 1;
+    uint32_t categories = name ? fb_unicode_categories(name, size) : 0;
+    switch (kind) {
+    case SET_SPACE:
+        if (!negated) return put(t, SPACE);
+        FB_TRY(put(t, "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{7f}-\\x{84}\\x{86}-\\x{9f}"));
+        categories = all & ~(fb_unicode_categories("Z", 1) | FB_CATEGORY(CC));
+        return put_categories(t, categories);
+    case SET_WORD:
+        return put_word(t, negated);
+    case SET_HAN:
+        return put_han(t);
+    case SET_CATEGORIES:
+        return negated ? put_categories(t, all & ~categories) : put_named(t, name, size, categories);
+    }
+    return FB_OK;
+}
+
+static fb_status put_set(translation *t, set_kind kind, const char *name, int64_t size, bool negated,
+                         int64_t spelled) {
+    bool listed = t->in_class || kind == SET_WORD; /* how a negated set is written */
+    if (!t->in_class) t->ranges = 0;
+    if (!t->in_class) FB_TRY(put(t, negated && !listed ? "[^" : "["));
+    FB_TRY(put_members(t, kind, name, size, negated && listed));
+    if (!t->in_class) FB_TRY(put(t, "]"));
+    t->at += spelled;
+    return FB_OK;
+}
+
+/* \p{L}, \P{Lu}: general categories, and one script. */
 static fb_status translate_property(translation *t) {
-    static const char *const categories[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me",
-                                             "N",  "Nd", "Nl", "No", "P",  "Pc", "Pd", "Ps", "Pe", "Pi",
-                                             "Pf", "Po", "S",  "Sm", "Sc", "Sk", "So", "Z",  "Zs", "Zl",
-                                             "Zp", "C",  "Cc", "Cf", "Cn", "Co", "Cs"};
     const char *name = t->source + t->at + 3;
     const char *end = t->source[t->at + 2] == '{' ? strchr(name, '}') : NULL;
-    size_t length = end ? (size_t)(end - name) : 0;
-    bool negated = t->source[t->at + 1] == 'P', known = false;
-    for (size_t i = 0; i < sizeof categories / sizeof *categories; i++)
-        known = known || (length == strlen(categories[i]) && memcmp(name, categories[i], length) == 0);
-    int64_t size = (int64_t)length + 4;
-    if (!known) return refuse(t, end && size < 32 ? size : 3, "known: the general categories, as in \\p{Lu}");
-    if (length == 1 && name[0] == 'L') return put_set(t, LETTERS, negated, size);
-    if (length == 1 && name[0] == 'N') return put_set(t, NUMBERS, negated, size);
-    return copy(t, size);
+    int64_t length = end ? end - name : 0;
+    bool negated = t->source[t->at + 1] == 'P';
+    if (length == 3 && memcmp(name, "Han", 3) == 0 && !(negated && t->in_class))
+        return put_set(t, SET_HAN, NULL, 0, negated, length + 4);
+    if (length == 0 || length > 2 || fb_unicode_categories(name, length) == 0)
+        return refuse(t, end && length < 28 ? length + 4 : 3,
+                      "known: the general categories, as in \\p{Lu}, and \\p{Han}");
+    return put_set(t, SET_CATEGORIES, name, length, negated, length + 4);
 }
 
 static fb_status translate_escape(translation *t) {
@@ -112,12 +189,16 @@ static fb_status translate_escape(translation *t) {
     switch (next) {
     case 's':
     case 'S':
-        return put_set(t, SPACE, next == 'S', 2);
+        return put_set(t, SET_SPACE, NULL, 0, next == 'S', 2);
+    case 'w':
+    case 'W':
+        return put_set(t, SET_WORD, NULL, 0, next == 'W', 2);
+    case 'd':
+    case 'D':
+        return put_set(t, SET_CATEGORIES, "Nd", 2, next == 'D', 2);
     case 'p':
     case 'P':
         return translate_property(t);
-    case 'd':
-    case 'D':
     case 'r':
     case 'n':
     case 't':
@@ -125,16 +206,22 @@ static fb_status translate_escape(translation *t) {
         return copy(t, 2);
     default:
         if (next != '\0' && strchr(" !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~", next)) return copy(t, 2);
-        return refuse(t, 2, "known escapes: \\s \\S \\d \\D \\p \\P \\r \\n \\t \\f and punctuation");
+        return refuse(t, 2, "known escapes: \\s \\S \\w \\W \\d \\D \\p \\P \\r \\n \\t \\f and punctuation");
     }
 }
 
 static fb_status translate_class(translation *t) {
-    if (t->source[t->at] == '[' && t->in_class)
-        return refuse(t, 1, "a class inside a class is not supported");
+    char c = t->source[t->at], next = t->source[t->at + 1];
+    if (c == '[' && (next == '^' || next == ':' || next == ']' || t->source[t->at - 1] == '-'))
+        return refuse(t, 2, "such a class inside a class is not supported");
+    if (c == '[' || (c == ']' && t->nested > 0)) {
+        t->nested += c == '[' ? 1 : -1;
+        t->at++;
+        return FB_OK;
+    }
     if (strncmp(t->source + t->at, "&&", 2) == 0)
         return refuse(t, 2, "intersections of classes are not supported");
-    if (t->source[t->at] == ']') t->in_class = false;
+    if (c == ']') t->in_class = false;
     return copy(t, 1);
 }
 
@@ -342,29 +429,40 @@ static fb_status find_match(const fb_pattern *pattern, fb_pattern_work *work, co
     return work->steps > work->limit ? fail_match(pattern, work, from, 0, err) : FB_OK;
 }
 
-static fb_status split(const fb_pattern *pattern, fb_pattern_work *work, const char *text, int64_t size,
-                       int64_t base, fb_spans *spans, fb_error *err) {
+/* Appends the matches and, if `between`, also what is between them. */
+static fb_status scan(const fb_pattern *pattern, fb_pattern_work *work, const char *text, int64_t size,
+                      int64_t base, bool between, fb_spans *spans, fb_error *err) {
     int64_t done = 0;
     while (done < size) {
         bool found;
         fb_span match = {0, 0};
         FB_TRY(find_match(pattern, work, text, size, done, &found, &match, err));
         if (!found) break;
-        FB_TRY(fb_spans_add(spans, base + done, base + match.start, err));
+        if (between) FB_TRY(fb_spans_add(spans, base + done, base + match.start, err));
         FB_TRY(fb_spans_add(spans, base + match.start, base + match.end, err));
         done = match.end;
     }
-    return fb_spans_add(spans, base + done, base + size, err);
+    return between ? fb_spans_add(spans, base + done, base + size, err) : FB_OK;
 }
 
-fb_status fb_pattern_split(const fb_pattern *pattern, fb_pattern_work *work, const char *text, int64_t size,
-                           int64_t base, fb_spans *spans, fb_error *err) {
+static fb_status scan_counted(const fb_pattern *pattern, fb_pattern_work *work, const char *text,
+                              int64_t size, int64_t base, bool between, fb_spans *spans, fb_error *err) {
     FB_TRY(prepare_work(work, err));
     bool alone = work->limit == 0;
     if (alone) fb_pattern_work_start(work, size);
     work->weight = pattern->weight;
     pcre2_set_callout(work->context, count_step, work);
-    fb_status status = split(pattern, work, text, size, base, spans, err);
+    fb_status status = scan(pattern, work, text, size, base, between, spans, err);
     if (alone) work->limit = 0;
     return status;
+}
+
+fb_status fb_pattern_split(const fb_pattern *pattern, fb_pattern_work *work, const char *text, int64_t size,
+                           int64_t base, fb_spans *spans, fb_error *err) {
+    return scan_counted(pattern, work, text, size, base, true, spans, err);
+}
+
+fb_status fb_pattern_find(const fb_pattern *pattern, fb_pattern_work *work, const char *text, int64_t size,
+                          int64_t base, fb_spans *matches, fb_error *err) {
+    return scan_counted(pattern, work, text, size, base, false, matches, err);
 }

@@ -39,5 +39,8 @@ void fb_pattern_work_free(fb_pattern_work *work);
  * pattern that takes too many steps is an error. */
 fb_status fb_pattern_split(const fb_pattern *pattern, fb_pattern_work *work, const char *text, int64_t size,
                            int64_t base, fb_spans *spans, fb_error *err);
+/* The same without what is between the matches. */
+fb_status fb_pattern_find(const fb_pattern *pattern, fb_pattern_work *work, const char *text, int64_t size,
+                          int64_t base, fb_spans *matches, fb_error *err);
 
 #endif

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "text/unicode.h"
 #include "text/utf8.h"
 
 static bool is_own_char(unsigned char byte) {
@@ -30,8 +31,79 @@ void fb_splitter_free(fb_splitter *splitter) {
 void fb_pieces_free(fb_pieces *pieces) {
     fb_bytes_free(&pieces->text);
     fb_spans_free(&pieces->spans);
+    fb_spans_free(&pieces->matches);
 }
 
+/* ---- matches and what is between them ---- */
+
+/* Every character of a kind is a match. */
+static fb_status find_characters(fb_splitter_kind kind, const char *text, fb_span piece, fb_spans *matches,
+                                 fb_error *err) {
+    for (int64_t at = piece.start; at < piece.end;) {
+        fb_utf8_char c = fb_utf8_read(text + at, piece.end - at);
+        bool match =
+            kind == FB_SPLITTER_PUNCTUATION ? fb_unicode_is_punctuation(c.code) : fb_unicode_is_space(c.code);
+        if (match) FB_TRY(fb_spans_add(matches, at, at + c.size, err));
+        at += c.size;
+    }
+    return FB_OK;
+}
+
+static fb_status find_matches(const fb_splitter *splitter, fb_pattern_work *work, const char *text,
+                              fb_span piece, fb_spans *matches, fb_error *err) {
+    matches->size = 0;
+    if (splitter->kind != FB_SPLITTER_PATTERN)
+        return find_characters(splitter->kind, text, piece, matches, err);
+    return fb_pattern_find(splitter->pattern, work, text + piece.start, piece.end - piece.start, piece.start,
+                           matches, err);
+}
+
+/* The parts of one piece so far. */
+typedef struct joining {
+    fb_behavior behavior;
+    fb_spans *spans;
+    int64_t first;  /* of this piece's spans */
+    bool was_match; /* the part before */
+} joining;
+
+/* Adds the next part, or joins it to the one before. */
+static fb_status add_part(joining *j, fb_span part, bool match, fb_error *err) {
+    if (part.start == part.end) return FB_OK;
+    fb_span *last = j->spans->size > j->first ? &j->spans->data[j->spans->size - 1] : NULL;
+    bool join = false;
+    if (j->behavior == FB_BEHAVIOR_PREVIOUS) join = match && !j->was_match;
+    if (j->behavior == FB_BEHAVIOR_NEXT) join = !match && j->was_match;
+    if (j->behavior == FB_BEHAVIOR_CONTIGUOUS) join = match == j->was_match;
+    j->was_match = match;
+    if (match && j->behavior == FB_BEHAVIOR_REMOVED) return FB_OK;
+    if (!join || !last) return fb_spans_add(j->spans, part.start, part.end, err);
+    last->end = part.end;
+    return FB_OK;
+}
+
+static fb_status split_piece(const fb_splitter *splitter, fb_pattern_work *work, const char *text,
+                             fb_span piece, fb_spans *matches, fb_spans *spans, fb_error *err) {
+    FB_TRY(find_matches(splitter, work, text, piece, matches, err));
+    joining j = {splitter->behavior, spans, spans->size, false};
+    int64_t at = piece.start;
+    for (int64_t i = 0; i < matches->size; i++) {
+        fb_span match = matches->data[i];
+        FB_TRY(add_part(&j, (fb_span){at, match.start}, splitter->invert, err));
+        FB_TRY(add_part(&j, match, !splitter->invert, err));
+        at = match.end;
+    }
+    return add_part(&j, (fb_span){at, piece.end}, splitter->invert, err);
+}
+
+static fb_status split_matches(const fb_splitter *splitter, fb_pattern_work *work, const fb_pieces *pieces,
+                               fb_pieces *out, fb_error *err) {
+    for (int64_t i = 0; i < pieces->spans.size; i++)
+        FB_TRY(split_piece(splitter, work, pieces->text.data, pieces->spans.data[i], &out->matches,
+                           &out->spans, err));
+    return FB_OK;
+}
+
+/* The usual case: each match is a word, and what is between. */
 static fb_status split_pattern(const fb_splitter *splitter, fb_pattern_work *work, const fb_pieces *pieces,
                                fb_spans *spans, fb_error *err) {
     for (int64_t i = 0; i < pieces->spans.size; i++) {
@@ -41,6 +113,31 @@ static fb_status split_pattern(const fb_splitter *splitter, fb_pattern_work *wor
     }
     return FB_OK;
 }
+
+/* ---- words ---- */
+
+static fb_status split_words(const fb_pieces *pieces, fb_spans *spans, fb_error *err) {
+    enum { SPACE, WORD, OTHER };
+    for (int64_t i = 0; i < pieces->spans.size; i++) {
+        fb_span span = pieces->spans.data[i];
+        int64_t start = span.start;
+        int run = SPACE;
+        for (int64_t at = span.start; at < span.end;) {
+            fb_utf8_char c = fb_utf8_read(pieces->text.data + at, span.end - at);
+            int kind = fb_unicode_is_word(c.code) ? WORD : fb_unicode_is_space(c.code) ? SPACE : OTHER;
+            if (kind != run) {
+                if (run != SPACE) FB_TRY(fb_spans_add(spans, start, at, err));
+                start = at;
+                run = kind;
+            }
+            at += c.size;
+        }
+        if (run != SPACE) FB_TRY(fb_spans_add(spans, start, span.end, err));
+    }
+    return FB_OK;
+}
+
+/* ---- bytes and spaces ---- */
 
 /* Copies each piece to `out`, with a space in front where there is none. */
 static fb_status prefix_spaces(const fb_pieces *pieces, fb_pieces *out, fb_error *err) {
@@ -144,7 +241,16 @@ fb_status fb_splitter_apply(const fb_splitter *splitter, fb_pattern_work *work, 
     spare->text.size = spare->spans.size = 0;
     switch (splitter->kind) {
     case FB_SPLITTER_PATTERN:
-        FB_TRY(split_pattern(splitter, work, pieces, &spare->spans, err));
+    case FB_SPLITTER_PUNCTUATION:
+    case FB_SPLITTER_SPACE:
+        if (splitter->pattern && splitter->behavior == FB_BEHAVIOR_ISOLATED)
+            FB_TRY(split_pattern(splitter, work, pieces, &spare->spans, err));
+        else
+            FB_TRY(split_matches(splitter, work, pieces, spare, err));
+        swap_spans(pieces, spare);
+        break;
+    case FB_SPLITTER_WORDS:
+        FB_TRY(split_words(pieces, &spare->spans, err));
         swap_spans(pieces, spare);
         break;
     case FB_SPLITTER_BYTE_LEVEL:

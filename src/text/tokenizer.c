@@ -9,10 +9,11 @@ void fb_tokenizer_free(fb_tokenizer *tokenizer) {
     if (!tokenizer) return;
     fb_added_free(&tokenizer->raw);
     fb_added_free(&tokenizer->normalized);
-    for (int64_t i = 0; i < tokenizer->normalizer_count; i++)
-        fb_replacement_free(&tokenizer->normalizers[i].replace);
+    for (int64_t i = 0; i < tokenizer->normalizer_count; i++) fb_normalizer_free(&tokenizer->normalizers[i]);
     for (int64_t i = 0; i < tokenizer->splitter_count; i++) fb_splitter_free(&tokenizer->splitters[i]);
     fb_bpe_free(&tokenizer->bpe);
+    if (tokenizer->unigram) fb_unigram_free(tokenizer->unigram);
+    free(tokenizer->unigram);
     fb_ids_free(&tokenizer->prefix);
     fb_ids_free(&tokenizer->suffix);
     fb_decoder_free(&tokenizer->decoder);
@@ -23,15 +24,25 @@ void fb_tokenizer_pad(fb_tokenizer *tokenizer, int64_t ids) { tokenizer->limit =
 
 int64_t fb_tokenizer_vocab(const fb_tokenizer *tokenizer) { return tokenizer->bpe.vocab.ids; }
 
+bool fb_tokenizer_piece(const fb_tokenizer *tokenizer, int32_t id, const char **text, size_t *bytes) {
+    const fb_vocab *vocab = &tokenizer->bpe.vocab;
+    *text = NULL;
+    *bytes = 0;
+    if (id < 0 || id >= vocab->ids || !vocab->tokens[id].used) return false;
+    *text = vocab->text.data + vocab->tokens[id].offset;
+    *bytes = vocab->tokens[id].size;
+    return true;
+}
+
 const int32_t *fb_tokenizer_prefix(const fb_tokenizer *tokenizer, int64_t *count) {
     *count = tokenizer->prefix.size;
     return tokenizer->prefix.data;
 }
 
-/* What the steps may make of a text of n bytes. Published normalizers make 3 n of it (every space becomes
- * three bytes; NFC of some characters is three times as long), and a byte-level step twice that. */
-#define NORMAL_GROWTH   4
-#define SPLIT_GROWTH    8
+/* What the steps may make of a text of n bytes. NFKC makes 11 n of it where it is nothing but U+FDFA, other
+ * published normalizers 3 n (every space becomes three bytes); a byte-level step doubles that. */
+#define NORMAL_GROWTH   12
+#define SPLIT_GROWTH    24
 #define GROWTH_CONSTANT 4096 /* for prefixes of short texts */
 
 /* One encoding: where its ids go, and room for every step. Nothing in the tokenizer itself is written to. */
@@ -46,6 +57,7 @@ typedef struct encoding {
     fb_pieces pieces, room; /* one of those, cut into words */
     fb_pattern_work patterns;
     fb_bpe_work merging;
+    fb_unigram_work cutting;
 } encoding;
 
 static void free_encoding(encoding *e) {
@@ -59,14 +71,15 @@ static void free_encoding(encoding *e) {
     fb_pieces_free(&e->room);
     fb_pattern_work_free(&e->patterns);
     fb_bpe_work_free(&e->merging);
+    fb_unigram_work_free(&e->cutting);
 }
 
 void fb_growth_start(fb_growth growth[FB_STEPS_LIMIT], const char *what, int64_t limit) {
     for (int i = 0; i < FB_STEPS_LIMIT; i++) growth[i] = (fb_growth){what, 0, limit};
 }
 
-fb_status fb_tokenizer_normalize(const fb_tokenizer *tokenizer, const char *text, int64_t size,
-                                 fb_growth growth[FB_STEPS_LIMIT], fb_bytes out[2], int *which,
+fb_status fb_tokenizer_normalize(const fb_tokenizer *tokenizer, fb_pattern_work *work, const char *text,
+                                 int64_t size, fb_growth growth[FB_STEPS_LIMIT], fb_bytes out[2], int *which,
                                  fb_error *err) {
     *which = 0;
     out[0].size = 0;
@@ -75,7 +88,8 @@ fb_status fb_tokenizer_normalize(const fb_tokenizer *tokenizer, const char *text
         const fb_bytes *from = &out[*which];
         fb_bytes *to = &out[!*which];
         to->size = 0;
-        FB_TRY(fb_normalizer_apply(&tokenizer->normalizers[i], from->data, from->size, &growth[i], to, err));
+        FB_TRY(fb_normalizer_apply(&tokenizer->normalizers[i], work, from->data, from->size, &growth[i], to,
+                                   err));
         *which = !*which;
     }
     return FB_OK;
@@ -93,16 +107,21 @@ static fb_status encode_piece(encoding *e, const char *text, int64_t size, bool 
         FB_TRY(fb_growth_add(&e->split_growth[i], e->pieces.text.size, err));
     }
     for (int64_t i = 0; i < e->pieces.spans.size; i++) {
-        fb_span word = e->pieces.spans.data[i];
-        FB_TRY(fb_bpe_encode(&tokenizer->bpe, &e->merging, e->pieces.text.data + word.start,
-                             word.end - word.start, &e->ids, err));
+        fb_span span = e->pieces.spans.data[i];
+        const char *word = e->pieces.text.data + span.start;
+        if (tokenizer->unigram)
+            FB_TRY(fb_unigram_encode(tokenizer->unigram, &tokenizer->bpe.vocab, &e->cutting, word,
+                                     span.end - span.start, &e->ids, err));
+        else
+            FB_TRY(fb_bpe_encode(&tokenizer->bpe, &e->merging, word, span.end - span.start, &e->ids, err));
     }
     return FB_OK;
 }
 
 static fb_status encode_part(encoding *e, const char *text, int64_t size, bool first, fb_error *err) {
     int which;
-    FB_TRY(fb_tokenizer_normalize(e->tokenizer, text, size, e->normal_growth, e->normal, &which, err));
+    FB_TRY(fb_tokenizer_normalize(e->tokenizer, &e->patterns, text, size, e->normal_growth, e->normal, &which,
+                                  err));
     const fb_bytes *normal = &e->normal[which];
     FB_TRY(fb_added_cut(&e->tokenizer->normalized, normal->data, normal->size, &e->normalized, err));
     for (int64_t i = 0; i < e->normalized.size; i++) {
@@ -124,6 +143,7 @@ static fb_status encode_text(encoding *e, const char *text, int64_t size, fb_err
     }
     fb_growth_start(e->normal_growth, "normalizer", NORMAL_GROWTH * size + GROWTH_CONSTANT);
     fb_pattern_work_start(&e->patterns, size);
+    e->cutting.limit = FB_UNIGRAM_STEPS + FB_UNIGRAM_STEPS_PER_BYTE * size;
     fb_growth_start(e->split_growth, "pre_tokenizer", SPLIT_GROWTH * size + GROWTH_CONSTANT);
     FB_TRY(fb_added_cut(&e->tokenizer->raw, text, size, &e->raw, err));
     for (int64_t i = 0; i < e->raw.size; i++) {

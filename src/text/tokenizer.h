@@ -4,19 +4,18 @@
 #define FB_TEXT_TOKENIZER_H
 
 #include "file/gguf.h"
-
-typedef struct fb_tokenizer fb_tokenizer;
+#include "fusebox.h"
 
 /* Parses the bytes of a tokenizer.json. `what` names them in errors. Anything that would change the ids and
  * is not known here is refused by name. The fuzz entry. */
 fb_status fb_tokenizer_parse(const char *what, const char *json, size_t size, fb_tokenizer **out,
                              fb_error *err);
-fb_status fb_tokenizer_open(const char *path, fb_tokenizer **out, fb_error *err);
+fb_status fb_tokenizer_open_json(const char *path, fb_tokenizer **out, fb_error *err);
+/* The tokenizer.json of a folder or else its tokenizer.model, whose name goes to `name`; NULL if it has
+ * neither. */
+fb_status fb_tokenizer_open_folder(const char *folder, fb_tokenizer **out, const char **name, fb_error *err);
 /* From a GGUF file's metadata; NULL if it has no tokenizer. Ids are those of llama.cpp. */
 fb_status fb_tokenizer_from_gguf(const char *what, const fb_gguf *gguf, fb_tokenizer **out, fb_error *err);
-void fb_tokenizer_free(fb_tokenizer *tokenizer);
-
-int64_t fb_tokenizer_vocab(const fb_tokenizer *tokenizer); /* the highest id + 1 */
 
 /* The ids that the template puts in front of a text; they belong to the tokenizer. */
 const int32_t *fb_tokenizer_prefix(const fb_tokenizer *tokenizer, int64_t *count);
@@ -25,14 +24,7 @@ const int32_t *fb_tokenizer_prefix(const fb_tokenizer *tokenizer, int64_t *count
  * nothing instead of being an error. */
 void fb_tokenizer_pad(fb_tokenizer *tokenizer, int64_t ids);
 
-/* As fb_tokenize and fb_detokenize in fusebox.h. */
-fb_status fb_tokenizer_encode(const fb_tokenizer *tokenizer, const char *text, size_t bytes, bool special,
-                              int32_t **ids, int64_t *count, fb_error *err);
-fb_status fb_tokenizer_decode(const fb_tokenizer *tokenizer, const int32_t *ids, int64_t count, bool special,
-                              char **text, size_t *bytes, fb_error *err);
-
 /* The streaming form behind fb_text_stream; fusebox.h describes it. */
-typedef struct fb_text_stream fb_text_stream;
 fb_status fb_tokenizer_stream(const fb_tokenizer *tokenizer, fb_text_stream **out, fb_error *err);
 
 #endif

@@ -90,12 +90,9 @@ static fb_status load_merges(fb_bpe *bpe, const char *what, const fb_json *merge
 }
 
 /* What would change the ids and is not done here. */
-static fb_status check_model(const char *what, const fb_json *model, fb_error *err) {
+static fb_status check_bpe(const char *what, const fb_json *model, fb_error *err) {
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     const char *text;
-    FB_TRY(fb_json_string(what, model, "type", "BPE", &text, err)); /* GPT-2's own file has no type */
-    if (strcmp(text, "BPE") != 0)
-        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: type: \"%.64s\" (known: BPE)", what, text);
     for (int i = 0; i < 2; i++) {
         FB_TRY(fb_json_string(what, model, affixes[i], "", &text, err));
         if (text[0])
@@ -109,13 +106,11 @@ static fb_status check_model(const char *what, const fb_json *model, fb_error *e
     return FB_OK;
 }
 
-fb_status fb_tokenizer_load_model(fb_tokenizer *tokenizer, const char *what, const fb_json *model,
-                                  int64_t ids, fb_error *err) {
+static fb_status load_bpe(fb_tokenizer *tokenizer, const char *what, const fb_json *model, int64_t ids,
+                          fb_error *err) {
     fb_bpe *bpe = &tokenizer->bpe;
     const char *unknown;
-    if (!fb_json_is(model, FB_JSON_OBJECT))
-        return fb_fail(err, FB_ERROR_FILE, "%s: missing (expected an object)", what);
-    FB_TRY(check_model(what, model, err));
+    FB_TRY(check_bpe(what, model, err));
     const fb_json *vocab = fb_json_get(model, "vocab");
     if (!fb_json_is(vocab, FB_JSON_OBJECT))
         return fb_fail(err, FB_ERROR_FILE, "%s: vocab: missing (expected an object)", what);
@@ -130,6 +125,83 @@ fb_status fb_tokenizer_load_model(fb_tokenizer *tokenizer, const char *what, con
         bpe->unknown_id = fb_vocab_find(&bpe->vocab, unknown, (int64_t)strlen(unknown));
     }
     return load_merges(bpe, what, fb_json_get(model, "merges"), err);
+}
+
+/* ---- Unigram ---- */
+
+/* [["token", score], …]: a token's id is its place. */
+static fb_status load_scored(fb_vocab *vocab, const char *what, const fb_json *list, double *scores,
+                             fb_error *err) {
+    int64_t id = 0;
+    for (const fb_json *entry = fb_json_first(list); entry; entry = fb_json_next(entry), id++) {
+        const fb_json *text = fb_json_at(entry, 0), *score = fb_json_at(entry, 1);
+        char where[WHERE], shown[64];
+        if (!fb_json_is(text, FB_JSON_STRING) || !fb_json_is_number(score) || fb_json_size(entry) != 2)
+            return fb_fail(err, FB_ERROR_FILE, "%s: vocab[%lld]: %s (expected a token and a score)", what,
+                           (long long)id, fb_json_show(entry, shown, sizeof shown));
+        snprintf(where, sizeof where, "%.200s: vocab[%lld]", what, (long long)id);
+        int32_t other = fb_vocab_find(vocab, fb_json_text_of(text), (int64_t)fb_json_size(text));
+        if (other >= 0)
+            return fb_fail(err, FB_ERROR_FILE, "%s: %s (token %d already)", where,
+                           fb_json_show(text, shown, sizeof shown), (int)other);
+        FB_TRY(fb_vocab_add(vocab, where, id, fb_json_text_of(text), (int64_t)fb_json_size(text), err));
+        scores[id] = fb_json_real_of(score);
+    }
+    return FB_OK;
+}
+
+static fb_status load_unigram(fb_tokenizer *tokenizer, const char *what, const fb_json *model, int64_t ids,
+                              fb_error *err) {
+    fb_vocab *vocab = &tokenizer->bpe.vocab;
+    const fb_json *list = fb_json_get(model, "vocab");
+    int64_t count = (int64_t)fb_json_size(list), unknown;
+    bool byte_fallback;
+    if (!fb_json_is(list, FB_JSON_ARRAY) || count == 0 || count > FB_VOCAB_LIMIT)
+        return fb_fail(err, FB_ERROR_FILE, "%s: vocab: %lld tokens (expected an array of 1 to %d)", what,
+                       (long long)count, FB_VOCAB_LIMIT);
+    FB_TRY(fb_json_bool(what, model, "byte_fallback", false, &byte_fallback, err));
+    FB_TRY(fb_json_int(what, model, "unk_id", 0, count - 1, -1, &unknown, err));
+    if (ids > IDS_FREE + IDS_PER_TOKEN * count)
+        return fb_fail(err, FB_ERROR_FILE, "%s: an added token's id %lld (at most %lld with %lld tokens)",
+                       what, (long long)ids - 1, (long long)(IDS_FREE + IDS_PER_TOKEN * count - 1),
+                       (long long)count);
+    FB_TRY(fb_vocab_create(vocab, ids > count ? ids : count, count, err));
+    double *scores = calloc((size_t)vocab->ids, sizeof *scores);
+    if (!scores) return fb_fail_memory(err, "scores", vocab->ids * (int64_t)sizeof *scores);
+    fb_status status = load_scored(vocab, what, list, scores, err);
+    if (status != FB_OK) {
+        free(scores);
+        return status;
+    }
+    double lowest = scores[0];
+    for (int64_t id = 1; id < count; id++)
+        if (scores[id] < lowest) lowest = scores[id];
+    return fb_tokenizer_use_unigram(tokenizer, scores, NULL, lowest, (int32_t)unknown, byte_fallback, err);
+}
+
+fb_status fb_tokenizer_use_unigram(fb_tokenizer *tokenizer, double *scores, const bool *used, double lowest,
+                                   int32_t unknown, bool byte_fallback, fb_error *err) {
+    tokenizer->unigram = calloc(1, sizeof *tokenizer->unigram);
+    if (!tokenizer->unigram) {
+        free(scores);
+        return fb_fail_memory(err, "Unigram", (int64_t)sizeof *tokenizer->unigram);
+    }
+    FB_TRY(fb_unigram_create(&tokenizer->bpe.vocab, scores, used, tokenizer->unigram, err));
+    tokenizer->unigram->unknown_id = unknown;
+    tokenizer->unigram->unknown_score = lowest - FB_UNIGRAM_PENALTY;
+    tokenizer->unigram->byte_fallback = byte_fallback;
+    return FB_OK;
+}
+
+fb_status fb_tokenizer_load_model(fb_tokenizer *tokenizer, const char *what, const fb_json *model,
+                                  int64_t ids, fb_error *err) {
+    const char *type;
+    if (!fb_json_is(model, FB_JSON_OBJECT))
+        return fb_fail(err, FB_ERROR_FILE, "%s: missing (expected an object)", what);
+    FB_TRY(fb_json_string(what, model, "type", "BPE", &type, err)); /* GPT-2's own file has no type */
+    if (strcmp(type, "BPE") == 0) return load_bpe(tokenizer, what, model, ids, err);
+    if (strcmp(type, "Unigram") == 0) return load_unigram(tokenizer, what, model, ids, err);
+    return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: type: \"%.64s\" (known: BPE, Unigram)", what, type);
 }
 
 /* ---- added tokens ---- */
@@ -154,8 +226,8 @@ static fb_status added_ids(const char *what, const fb_json *list, int64_t *ids, 
 
 /* Makes the token's id known, and looks for its text in the raw or the normalised text. */
 static fb_status add_token(fb_tokenizer *tokenizer, const char *what, const fb_json *entry, int64_t next,
-                           int64_t *id, fb_growth growth[FB_STEPS_LIMIT], fb_bytes scratch[2],
-                           fb_error *err) {
+                           int64_t *id, fb_growth growth[FB_STEPS_LIMIT], fb_pattern_work *work,
+                           fb_bytes scratch[2], fb_error *err) {
     fb_vocab *vocab = &tokenizer->bpe.vocab;
     const char *content;
     bool special, normalized;
@@ -182,7 +254,7 @@ static fb_status add_token(fb_tokenizer *tokenizer, const char *what, const fb_j
     token.id = (int32_t)*id;
     if (!normalized) return fb_added_insert(&tokenizer->raw, token, content, size, err);
     int which;
-    FB_TRY(fb_tokenizer_normalize(tokenizer, content, size, growth, scratch, &which, err));
+    FB_TRY(fb_tokenizer_normalize(tokenizer, work, content, size, growth, scratch, &which, err));
     FB_TRY(fb_vocab_show(vocab, *id, scratch[which].data, scratch[which].size, err));
     return fb_added_insert(&tokenizer->normalized, token, scratch[which].data, scratch[which].size, err);
 }
@@ -191,6 +263,8 @@ static fb_status load_added(fb_tokenizer *tokenizer, const char *what, const fb_
     fb_bytes scratch[2] = {{0}, {0}};
     fb_growth growth[FB_STEPS_LIMIT];
     fb_growth_start(growth, what, FB_ADDED_LIMIT);
+    fb_pattern_work work = {0};
+    fb_pattern_work_start(&work, FB_ADDED_LIMIT);
     fb_status status = FB_OK;
     int64_t next = tokenizer->bpe.vocab.entries;
     size_t i = 0;
@@ -198,11 +272,12 @@ static fb_status load_added(fb_tokenizer *tokenizer, const char *what, const fb_
         char where[WHERE];
         int64_t id = 0;
         snprintf(where, sizeof where, "%.200s[%zu]", what, i++);
-        status = add_token(tokenizer, where, entry, next, &id, growth, scratch, err);
+        status = add_token(tokenizer, where, entry, next, &id, growth, &work, scratch, err);
         if (id >= next) next = id + 1;
     }
     fb_bytes_free(&scratch[0]);
     fb_bytes_free(&scratch[1]);
+    fb_pattern_work_free(&work);
     if (status == FB_OK) status = fb_added_build(&tokenizer->raw, err);
     return status == FB_OK ? fb_added_build(&tokenizer->normalized, err) : status;
 }
@@ -277,7 +352,7 @@ fb_status fb_tokenizer_parse(const char *what, const char *json, size_t size, fb
     return status;
 }
 
-fb_status fb_tokenizer_open(const char *path, fb_tokenizer **out, fb_error *err) {
+fb_status fb_tokenizer_open_json(const char *path, fb_tokenizer **out, fb_error *err) {
     *out = NULL;
     fb_json *root;
     FB_TRY(fb_json_load(path, FILE_LIMIT, &root, err));

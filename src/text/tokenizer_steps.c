@@ -22,6 +22,8 @@ typedef struct step_kind {
     load_fn load;
 } step_kind;
 
+#define KINDS(table) ((int)(sizeof(table) / sizeof *(table)))
+
 typedef struct section_kind {
     const char *list; /* the key of a Sequence's steps */
     const step_kind *kinds;
@@ -37,7 +39,7 @@ static fb_status load_step(const section_kind *section, fb_tokenizer *tokenizer,
     }
     const char *type;
     FB_TRY(fb_json_need_string(what, step, "type", &type, err));
-    char known[128] = "";
+    char known[160] = "";
     for (int i = 0; i < section->count; i++) {
         if (strcmp(type, section->kinds[i].type) == 0)
             return section->kinds[i].load(tokenizer, what, step, err);
@@ -93,11 +95,11 @@ static fb_status load_replacement(const char *what, const fb_json *step, fb_repl
     int64_t from_size;
     bool literal;
     FB_TRY(load_pattern(what, step, &from, &from_size, &literal, err));
-    if (!literal)
-        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: pattern: Regex: \"%.64s\" (known: String)", what,
-                       from);
     FB_TRY(fb_json_need_string(what, step, "content", &to, err));
-    FB_TRY(fb_bytes_append(&replace->from, from, from_size, err));
+    if (literal)
+        FB_TRY(fb_bytes_append(&replace->from, from, from_size, err));
+    else
+        FB_TRY(fb_pattern_compile(what, from, from_size, false, &replace->pattern, err));
     return fb_bytes_append(&replace->to, to, (int64_t)strlen(to), err);
 }
 
@@ -144,10 +146,34 @@ static fb_normalizer *add_normalizer(fb_tokenizer *tokenizer, fb_normalizer_kind
     return step;
 }
 
-static fb_status load_nfc(fb_tokenizer *tokenizer, const char *what, const fb_json *step, fb_error *err) {
-    (void)what, (void)step, (void)err;
-    add_normalizer(tokenizer, FB_NORMALIZER_NFC);
-    return FB_OK;
+/* Steps without members. */
+#define LOAD_PLAIN(name, kind)                                                                               \
+    static fb_status name(fb_tokenizer *tokenizer, const char *what, const fb_json *step, fb_error *err) {   \
+        (void)what, (void)step, (void)err;                                                                   \
+        add_normalizer(tokenizer, kind);                                                                     \
+        return FB_OK;                                                                                        \
+    }
+
+LOAD_PLAIN(load_nfc, FB_NORMALIZER_NFC)
+LOAD_PLAIN(load_nfd, FB_NORMALIZER_NFD)
+LOAD_PLAIN(load_nfkc, FB_NORMALIZER_NFKC)
+LOAD_PLAIN(load_nfkd, FB_NORMALIZER_NFKD)
+LOAD_PLAIN(load_lowercase, FB_NORMALIZER_LOWERCASE)
+LOAD_PLAIN(load_strip_accents, FB_NORMALIZER_STRIP_ACCENTS)
+
+static fb_status load_strip_ends(fb_tokenizer *tokenizer, const char *what, const fb_json *step,
+                                 fb_error *err) {
+    fb_normalizer *added = add_normalizer(tokenizer, FB_NORMALIZER_STRIP);
+    FB_TRY(fb_json_bool(what, step, "strip_left", true, &added->left, err));
+    return fb_json_bool(what, step, "strip_right", true, &added->right, err);
+}
+
+static fb_status load_precompiled(fb_tokenizer *tokenizer, const char *what, const fb_json *step,
+                                  fb_error *err) {
+    const char *text;
+    FB_TRY(fb_json_string(what, step, "precompiled_charsmap", "", &text, err));
+    fb_normalizer *added = add_normalizer(tokenizer, FB_NORMALIZER_CHARSMAP);
+    return fb_charsmap_parse(what, text, (int64_t)strlen(text), &added->map, err);
 }
 
 static fb_status load_prepend(fb_tokenizer *tokenizer, const char *what, const fb_json *step, fb_error *err) {
@@ -163,9 +189,17 @@ static fb_status load_replace(fb_tokenizer *tokenizer, const char *what, const f
 
 fb_status fb_tokenizer_load_normalizer(fb_tokenizer *tokenizer, const char *what, const fb_json *section,
                                        fb_error *err) {
-    static const step_kind kinds[] = {
-        {"NFC", load_nfc}, {"Prepend", load_prepend}, {"Replace", load_replace}};
-    return load_section(&(section_kind){"normalizers", kinds, 3}, tokenizer, what, section, err);
+    static const step_kind kinds[] = {{"NFC", load_nfc},
+                                      {"NFD", load_nfd},
+                                      {"NFKC", load_nfkc},
+                                      {"NFKD", load_nfkd},
+                                      {"Lowercase", load_lowercase},
+                                      {"StripAccents", load_strip_accents},
+                                      {"Strip", load_strip_ends},
+                                      {"Prepend", load_prepend},
+                                      {"Replace", load_replace},
+                                      {"Precompiled", load_precompiled}};
+    return load_section(&(section_kind){"normalizers", kinds, KINDS(kinds)}, tokenizer, what, section, err);
 }
 
 /* ---- pre_tokenizer ---- */
@@ -186,19 +220,67 @@ static fb_status load_byte_level(fb_tokenizer *tokenizer, const char *what, cons
     return split ? fb_pattern_compile(what, pattern, sizeof pattern - 1, false, &added->pattern, err) : FB_OK;
 }
 
+static fb_status load_behavior(const char *what, const fb_json *step, const char *fallback, fb_behavior *out,
+                               fb_error *err) {
+    static const struct {
+        const char *name;
+        fb_behavior behavior;
+    } names[] = {{"Isolated", FB_BEHAVIOR_ISOLATED},
+                 {"Removed", FB_BEHAVIOR_REMOVED},
+                 {"MergedWithPrevious", FB_BEHAVIOR_PREVIOUS},
+                 {"MergedWithNext", FB_BEHAVIOR_NEXT},
+                 {"Contiguous", FB_BEHAVIOR_CONTIGUOUS}};
+    const char *name;
+    FB_TRY(fb_json_string(what, step, "behavior", fallback, &name, err));
+    for (int i = 0; i < KINDS(names); i++)
+        if (name && strcmp(name, names[i].name) == 0) {
+            *out = names[i].behavior;
+            return FB_OK;
+        }
+    return fb_fail(err, FB_ERROR_UNSUPPORTED,
+                   "%s: behavior: \"%.64s\" (known: Isolated, Removed, MergedWithPrevious, MergedWithNext, "
+                   "Contiguous)",
+                   what, name ? name : "");
+}
+
 static fb_status load_split(fb_tokenizer *tokenizer, const char *what, const fb_json *step, fb_error *err) {
-    const char *behavior, *text;
-    bool invert, literal;
+    const char *text;
+    bool literal;
     int64_t size;
-    FB_TRY(fb_json_need_string(what, step, "behavior", &behavior, err));
-    if (strcmp(behavior, "Isolated") != 0)
-        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: behavior: \"%.64s\" (known: Isolated)", what,
-                       behavior);
-    /* Inverted or not, matches and what is between them are all words. */
-    FB_TRY(fb_json_bool(what, step, "invert", false, &invert, err));
-    FB_TRY(load_pattern(what, step, &text, &size, &literal, err));
     fb_splitter *added = add_splitter(tokenizer, FB_SPLITTER_PATTERN);
+    FB_TRY(load_behavior(what, step, NULL, &added->behavior, err));
+    FB_TRY(fb_json_bool(what, step, "invert", false, &added->invert, err));
+    FB_TRY(load_pattern(what, step, &text, &size, &literal, err));
     return fb_pattern_compile(what, text, size, literal, &added->pattern, err);
+}
+
+static fb_status load_delimiter(fb_tokenizer *tokenizer, const char *what, const fb_json *step,
+                                fb_error *err) {
+    char delimiter[4];
+    int size;
+    fb_splitter *added = add_splitter(tokenizer, FB_SPLITTER_PATTERN);
+    added->behavior = FB_BEHAVIOR_REMOVED;
+    FB_TRY(load_char(what, step, "delimiter", NULL, delimiter, &size, err));
+    return fb_pattern_compile(what, delimiter, size, true, &added->pattern, err);
+}
+
+static fb_status load_punctuation(fb_tokenizer *tokenizer, const char *what, const fb_json *step,
+                                  fb_error *err) {
+    fb_splitter *added = add_splitter(tokenizer, FB_SPLITTER_PUNCTUATION);
+    return load_behavior(what, step, "Isolated", &added->behavior, err);
+}
+
+static fb_status load_space_split(fb_tokenizer *tokenizer, const char *what, const fb_json *step,
+                                  fb_error *err) {
+    (void)what, (void)step, (void)err;
+    add_splitter(tokenizer, FB_SPLITTER_SPACE)->behavior = FB_BEHAVIOR_REMOVED;
+    return FB_OK;
+}
+
+static fb_status load_words(fb_tokenizer *tokenizer, const char *what, const fb_json *step, fb_error *err) {
+    (void)what, (void)step, (void)err;
+    add_splitter(tokenizer, FB_SPLITTER_WORDS);
+    return FB_OK;
 }
 
 static fb_status load_digits(fb_tokenizer *tokenizer, const char *what, const fb_json *step, fb_error *err) {
@@ -222,8 +304,12 @@ fb_status fb_tokenizer_load_splitter(fb_tokenizer *tokenizer, const char *what, 
     static const step_kind kinds[] = {{"ByteLevel", load_byte_level},
                                       {"Split", load_split},
                                       {"Digits", load_digits},
-                                      {"Metaspace", load_metaspace}};
-    return load_section(&(section_kind){"pretokenizers", kinds, 4}, tokenizer, what, section, err);
+                                      {"Metaspace", load_metaspace},
+                                      {"Punctuation", load_punctuation},
+                                      {"Whitespace", load_words},
+                                      {"WhitespaceSplit", load_space_split},
+                                      {"CharDelimiterSplit", load_delimiter}};
+    return load_section(&(section_kind){"pretokenizers", kinds, KINDS(kinds)}, tokenizer, what, section, err);
 }
 
 /* ---- post_processor ---- */
@@ -295,10 +381,35 @@ static fb_status load_template(fb_tokenizer *tokenizer, const char *what, const 
     return FB_OK;
 }
 
+/* BERT's and RoBERTa's: {"cls": ["<s>", 0], "sep": ["</s>", 2]}. */
+static fb_status load_pair(const fb_tokenizer *tokenizer, const char *what, const fb_json *step,
+                           const char *key, fb_ids *out, fb_error *err) {
+    const fb_json *pair = fb_json_get(step, key), *value = fb_json_at(pair, 1);
+    int64_t id = fb_json_is(value, FB_JSON_INT) ? fb_json_int_of(value) : -1;
+    const fb_vocab *vocab = &tokenizer->bpe.vocab;
+    if (id < 0 || id >= vocab->ids || !vocab->tokens[id].used) {
+        char text[64];
+        return fb_fail(err, FB_ERROR_FILE, "%s: %s: %s (a token and its id)", what, key,
+                       fb_json_show(pair, text, sizeof text));
+    }
+    return fb_ids_append(out, &(int32_t){(int32_t)id}, 1, err);
+}
+
+static fb_status load_bert(fb_tokenizer *tokenizer, const char *what, const fb_json *step, fb_error *err) {
+    if (tokenizer->has_template)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: a second template (at most 1)", what);
+    tokenizer->has_template = true;
+    FB_TRY(load_pair(tokenizer, what, step, "cls", &tokenizer->prefix, err));
+    return load_pair(tokenizer, what, step, "sep", &tokenizer->suffix, err);
+}
+
 fb_status fb_tokenizer_load_template(fb_tokenizer *tokenizer, const char *what, const fb_json *section,
                                      fb_error *err) {
-    static const step_kind kinds[] = {{"ByteLevel", load_no_effect}, {"TemplateProcessing", load_template}};
-    return load_section(&(section_kind){"processors", kinds, 2}, tokenizer, what, section, err);
+    static const step_kind kinds[] = {{"ByteLevel", load_no_effect},
+                                      {"TemplateProcessing", load_template},
+                                      {"BertProcessing", load_bert},
+                                      {"RobertaProcessing", load_bert}};
+    return load_section(&(section_kind){"processors", kinds, KINDS(kinds)}, tokenizer, what, section, err);
 }
 
 /* ---- decoder ----
@@ -322,7 +433,12 @@ static fb_status load_decode_replace(fb_tokenizer *tokenizer, const char *what, 
                                      fb_error *err) {
     fb_decoder *decoder = &tokenizer->decoder;
     if (decoder->kind != FB_DECODER_CONCATENATE || decoder->fused) return wrong_order(what, err);
-    return load_replacement(what, step, &decoder->replaces[decoder->replace_count++], err);
+    fb_replacement *added = &decoder->replaces[decoder->replace_count++];
+    FB_TRY(load_replacement(what, step, added, err));
+    if (added->pattern)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: pattern: Regex: \"%.64s\" (known: String)", what,
+                       fb_pattern_source(added->pattern));
+    return FB_OK;
 }
 
 static fb_status load_decode_byte_level(fb_tokenizer *tokenizer, const char *what, const fb_json *step,
@@ -378,5 +494,5 @@ fb_status fb_tokenizer_load_decoder(fb_tokenizer *tokenizer, const char *what, c
                                       {"Fuse", load_fuse},
                                       {"Strip", load_strip}};
     tokenizer->decoder.kind = section ? FB_DECODER_CONCATENATE : FB_DECODER_NONE;
-    return load_section(&(section_kind){"decoders", kinds, 6}, tokenizer, what, section, err);
+    return load_section(&(section_kind){"decoders", kinds, KINDS(kinds)}, tokenizer, what, section, err);
 }

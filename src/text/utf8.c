@@ -84,31 +84,3 @@ fb_status fb_utf8_append_lossy(fb_bytes *out, const char *text, int64_t size, fb
     }
     return fb_bytes_append(out, text + from, size - from, err);
 }
-
-bool fb_unicode_is_space(uint32_t code) {
-    return (code >= 0x09 && code <= 0x0D) || code == 0x20 || code == 0x85 || code == 0xA0 || code == 0x1680 ||
-           (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 || code == 0x202F ||
-           code == 0x205F || code == 0x3000;
-}
-
-bool fb_unicode_is_word(uint32_t code) {
-    switch (utf8proc_category((utf8proc_int32_t)code)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-        return true;
-    default:
-        /* Join_Control, and the symbols that are Alphabetic: circled and squared letters. */
-        return code == 0x200C || code == 0x200D || (code >= 0x24B6 && code <= 0x24E9) ||
-               (code >= 0x1F130 && code <= 0x1F149) || (code >= 0x1F150 && code <= 0x1F169) ||
-               (code >= 0x1F170 && code <= 0x1F189);
-    }
-}

@@ -1,4 +1,4 @@
-/* UTF-8, valid or not, and the few Unicode properties that tokenizers ask for. */
+/* UTF-8, valid or not. */
 #ifndef FB_TEXT_UTF8_H
 #define FB_TEXT_UTF8_H
 
@@ -37,8 +37,5 @@ int64_t fb_utf8_incomplete(const char *text, int64_t size);
 
 /* Appends `text` with U+FFFD for what is not UTF-8. */
 fb_status fb_utf8_append_lossy(fb_bytes *out, const char *text, int64_t size, fb_error *err);
-
-bool fb_unicode_is_space(uint32_t code); /* White_Space */
-bool fb_unicode_is_word(uint32_t code);  /* \w of UTS #18 */
 
 #endif

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "support/support.h"
+#include "text/unicode.h"
 #include "text/utf8.h"
 
 #define TOKENS 12

@@ -1,3 +1,4 @@
+#include "text/unicode.h"
 #include "text/utf8.h"
 
 #include <setjmp.h>
