@@ -120,6 +120,7 @@ static fb_status append_stripped(const fb_normalizer *step, const char *text, in
 static fb_status append_sentencepiece(const fb_normalizer *step, const char *text, int64_t size,
                                       fb_growth *growth, fb_bytes *out, fb_error *err) {
     bool prefixed = false, in_word = false;
+    int64_t start = out->size, width = sizeof META_SPACE - 1;
     for (int64_t at = 0; at < size;) {
         fb_charsmap_match match = fb_charsmap_longest(&step->map, text + at, size - at);
         for (int64_t i = 0; i < match.size; i++) {
@@ -135,7 +136,11 @@ static fb_status append_sentencepiece(const fb_normalizer *step, const char *tex
         }
         at += match.consumed;
     }
-    if (size == 0 || prefixed || step->merge_spaces || !step->prefix_blank) return FB_OK;
+    if (size == 0 || !step->exact) return FB_OK;
+    while (step->merge_spaces && out->size - start >= width &&
+           memcmp(out->data + out->size - width, META_SPACE, (size_t)width) == 0)
+        out->size -= width;
+    if (prefixed || step->merge_spaces || !step->prefix) return FB_OK;
     return append(META_SPACE, sizeof META_SPACE - 1, growth, out, err);
 }
 

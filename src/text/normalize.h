@@ -32,8 +32,9 @@ typedef struct fb_normalizer {
     bool left, right;       /* STRIP: at which ends */
     fb_charsmap map;        /* CHARSMAP, SENTENCEPIECE */
     bool prefix;            /* SENTENCEPIECE: a text starts with a space … */
-    bool prefix_blank;      /* … also one of nothing but spaces … */
     bool merge_spaces;      /* … and several spaces are one, those at the ends none */
+    bool exact;             /* as SentencePiece, where llama.cpp is not: texts of nothing but spaces get the
+                               prefix, and U+2581 at the end counts as a space */
 } fb_normalizer;
 
 void fb_replacement_free(fb_replacement *replace);

@@ -225,7 +225,8 @@ static fb_status load_spaces(loading *l, bool *prefix, fb_error *err) {
     switch (l->style) {
     case FB_PIECES_PLAIN: {
         fb_normalizer *step = add_normalizer(l, FB_NORMALIZER_SENTENCEPIECE);
-        step->prefix = step->prefix_blank = l->file.prefix;
+        step->exact = true;
+        step->prefix = l->file.prefix;
         step->merge_spaces = l->file.merge_spaces;
         return load_map(l, step, err);
     }

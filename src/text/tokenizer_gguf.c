@@ -1,5 +1,6 @@
-/* The tokenizer in a GGUF file's metadata (tokenizer.ggml.*): "gpt2", byte-level BPE with merges, or "llama",
- * SentencePiece's BPE with scores. The file says neither how a text is normalised (not at all, unless we
+/* The tokenizer in a GGUF file's metadata (tokenizer.ggml.*): "gpt2", byte-level BPE with merges; "llama",
+ * SentencePiece's BPE with scores; "t5", its Unigram; or "gemma4", BPE with merges of SentencePiece's pieces.
+ * The file says neither how a text is normalised (not at all, unless we
  * wrote it) nor, for "gpt2", how it is split into words, but for a name (gguf_pre.c). */
 #include <math.h>
 #include <stdio.h>
@@ -16,7 +17,7 @@
 #define MERGES_LIMIT (1 << 24)
 
 /* tokenizer.ggml.token_type */
-enum { UNKNOWN = 2, CONTROL = 3, USER_DEFINED = 4, UNUSED = 5 };
+enum { NORMAL = 1, UNKNOWN = 2, CONTROL = 3, USER_DEFINED = 4, UNUSED = 5 };
 
 typedef struct loading {
     const char *what;
@@ -153,14 +154,13 @@ static fb_status load_merges(const loading *l, fb_error *err) {
     return status;
 }
 
-static fb_status load_words(const loading *l, const fb_gguf_pre *pre, fb_error *err) {
+static fb_status load_words(const loading *l, const char *const *patterns, fb_error *err) {
     fb_tokenizer *tokenizer = l->tokenizer;
-    for (const char *const *pattern = pre->patterns; *pattern; pattern++) {
+    for (const char *const *pattern = patterns; *pattern; pattern++) {
         fb_splitter *step = &tokenizer->splitters[tokenizer->splitter_count++];
         step->kind = FB_SPLITTER_PATTERN;
         FB_TRY(fb_pattern_compile(l->what, *pattern, (int64_t)strlen(*pattern), false, &step->pattern, err));
     }
-    tokenizer->splitters[tokenizer->splitter_count++].kind = FB_SPLITTER_BYTE_LEVEL;
     return FB_OK;
 }
 
@@ -204,8 +204,8 @@ static fb_status load_gpt2(loading *l, fb_error *err) {
     if (!pre)
         return fb_fail(
             err, FB_ERROR_UNSUPPORTED,
-            "%s: %s: \"%.64s\" (known: default, gpt-2, olmo, llama-bpe, qwen2, smollm and others of "
-            "their kind)",
+            "%s: %s: \"%.64s\" (known: gpt-2, llama-bpe, qwen2, deepseek-v3, gpt-4o, tekken and others: "
+            "docs/tokenizers.md)",
             l->what, KEY("pre"), name);
     FB_TRY(fb_json_bool(l->what, l->gguf->values, KEY("add_space_prefix"), false, &prefix, err));
     if (prefix)
@@ -215,7 +215,8 @@ static fb_status load_gpt2(loading *l, fb_error *err) {
     l->tokenizer->bpe.ignore_merges = pre->ignore_merges;
     FB_TRY(load_normalizer(l, err));
     FB_TRY(load_merges(l, err));
-    FB_TRY(load_words(l, pre, err));
+    FB_TRY(load_words(l, pre->patterns, err));
+    l->tokenizer->splitters[l->tokenizer->splitter_count++].kind = FB_SPLITTER_BYTE_LEVEL;
     FB_TRY(show_added(l, err));
     l->tokenizer->decoder.kind = FB_DECODER_BYTE_LEVEL;
     l->tokenizer->decoder.fused = true;
@@ -251,14 +252,9 @@ static fb_status add_normalizer(fb_tokenizer *tokenizer, fb_normalizer_kind kind
     return fb_bytes_append(&step->replace.to, to, (int64_t)strlen(to), err);
 }
 
-/* Spaces become a letter, and every text starts with one; the decoder takes that away again. */
-static fb_status load_spaces(const loading *l, fb_error *err) {
-    fb_tokenizer *tokenizer = l->tokenizer;
-    fb_decoder *decoder = &tokenizer->decoder;
-    bool prefix;
-    FB_TRY(fb_json_bool(l->what, l->gguf->values, KEY("add_space_prefix"), true, &prefix, err));
-    if (prefix) FB_TRY(add_normalizer(tokenizer, FB_NORMALIZER_PREPEND, "", SPACE, err));
-    FB_TRY(add_normalizer(tokenizer, FB_NORMALIZER_REPLACE, " ", SPACE, err));
+/* The letter that stands for a space becomes one; the first of a text is dropped if `prefix`. */
+static fb_status show_spaces(const loading *l, bool prefix, fb_error *err) {
+    fb_decoder *decoder = &l->tokenizer->decoder;
     fb_replacement *back = &decoder->replaces[decoder->replace_count++];
     FB_TRY(fb_bytes_append(&back->from, SPACE, sizeof SPACE - 1, err));
     FB_TRY(fb_bytes_append(&back->to, " ", 1, err));
@@ -268,6 +264,15 @@ static fb_status load_spaces(const loading *l, fb_error *err) {
     decoder->strip_size = 1;
     decoder->strip_count = prefix;
     return FB_OK;
+}
+
+/* Spaces become a letter, and every text starts with one; the decoder takes that away again. */
+static fb_status load_spaces(const loading *l, fb_error *err) {
+    bool prefix;
+    FB_TRY(fb_json_bool(l->what, l->gguf->values, KEY("add_space_prefix"), true, &prefix, err));
+    if (prefix) FB_TRY(add_normalizer(l->tokenizer, FB_NORMALIZER_PREPEND, "", SPACE, err));
+    FB_TRY(add_normalizer(l->tokenizer, FB_NORMALIZER_REPLACE, " ", SPACE, err));
+    return show_spaces(l, prefix, err);
 }
 
 static fb_status load_llama(loading *l, fb_error *err) {
@@ -283,16 +288,90 @@ static fb_status load_llama(loading *l, fb_error *err) {
     return load_spaces(l, err);
 }
 
+/* ---- "t5" ---- */
+
+/* What SentencePiece does to a text, by the map of the file. */
+static fb_status load_map(const loading *l, fb_error *err) {
+    fb_normalizer *step = &l->tokenizer->normalizers[l->tokenizer->normalizer_count++];
+    step->kind = FB_NORMALIZER_SENTENCEPIECE;
+    const fb_json *values = l->gguf->values;
+    FB_TRY(fb_json_bool(l->what, values, KEY("add_space_prefix"), true, &step->prefix, err));
+    FB_TRY(fb_json_bool(l->what, values, KEY("remove_extra_whitespaces"), false, &step->merge_spaces, err));
+    const fb_gguf_array *map = fb_gguf_find_array(l->gguf, KEY("precompiled_charsmap"));
+    if (!map) return FB_OK;
+    if (map->type != FB_GGUF_U8 && map->type != FB_GGUF_I8) return wrong_type(l, map, "bytes", err);
+    return fb_charsmap_create(l->what, map->data, map->count, &step->map, err);
+}
+
+/* `used` [ids]: which tokens a text may be cut into. */
+static fb_status load_unigram(const loading *l, int64_t unknown, double *scores, bool *used, fb_error *err) {
+    int64_t ids = l->tokenizer->bpe.vocab.ids;
+    const fb_gguf_array *array = NULL, *types;
+    double lowest = 0;
+    bool any = false;
+    fb_status status = find_array(l, KEY("scores"), true, ids, &array, err);
+    if (status == FB_OK && !fb_gguf_is_real(array->type)) status = wrong_type(l, array, "floats", err);
+    if (status == FB_OK) status = find_array(l, KEY("token_type"), false, ids, &types, err);
+    for (int64_t id = 0; id < ids && status == FB_OK; id++) {
+        int64_t type = types ? fb_gguf_int_at(types, id) : NORMAL;
+        double score = fb_gguf_real_at(array, id);
+        if (!isfinite(score))
+            status = fb_fail(err, FB_ERROR_FILE, "%s: %s[%lld]: %g (a number)", l->what, array->key,
+                             (long long)id, score);
+        used[id] = type == NORMAL || type == USER_DEFINED || type == UNUSED;
+        scores[id] = type == USER_DEFINED ? 0 : score;
+        if (type == NORMAL && (!any || score < lowest)) lowest = score;
+        any = any || type == NORMAL;
+    }
+    if (status == FB_OK)
+        return fb_tokenizer_use_unigram(l->tokenizer, scores, used, lowest, (int32_t)unknown, false, err);
+    free(scores);
+    return status;
+}
+
+static fb_status load_t5(loading *l, fb_error *err) {
+    int64_t ids = l->tokenizer->bpe.vocab.ids, unknown;
+    FB_TRY(load_id(l, KEY("unknown_token_id"), 2, &unknown, err));
+    if (unknown >= ids)
+        return fb_fail(err, FB_ERROR_FILE, "%s: %s: %lld (0 to %lld)", l->what, KEY("unknown_token_id"),
+                       (long long)unknown, (long long)ids - 1);
+    l->eos = 1; /* T5's own number */
+    l->add_eos = true;
+    double *scores = calloc((size_t)ids, sizeof *scores);
+    bool *used = calloc((size_t)ids, sizeof *used);
+    if (!scores || !used) {
+        free(scores);
+        free(used);
+        return fb_fail_memory(err, "scores", ids * (int64_t)sizeof *scores);
+    }
+    fb_status status = load_unigram(l, unknown, scores, used, err);
+    free(used);
+    if (status == FB_OK) status = load_map(l, err);
+    return status == FB_OK ? show_spaces(l, true, err) : status;
+}
+
+/* ---- "gemma4" ---- */
+
+/* Merges of characters, as "gpt2", but spaces are a letter, and other characters their bytes' tokens. Lines
+ * are split, because no token goes over a line's end. */
+static fb_status load_gemma4(loading *l, fb_error *err) {
+    static const char *const lines[] = {"[^\\n]+|[\\n]+", NULL};
+    l->tokenizer->bpe.byte_fallback = true;
+    FB_TRY(load_merges(l, err));
+    FB_TRY(load_words(l, lines, err));
+    FB_TRY(add_normalizer(l->tokenizer, FB_NORMALIZER_REPLACE, " ", SPACE, err));
+    return show_spaces(l, false, err);
+}
+
 /* ---- the file ---- */
 
 static const struct {
     const char *name;
     fb_status (*load)(loading *l, fb_error *err);
-} models[] = {{"gpt2", load_gpt2}, {"llama", load_llama}};
+} models[] = {{"gpt2", load_gpt2}, {"llama", load_llama}, {"t5", load_t5}, {"gemma4", load_gemma4}};
 
 static fb_status load_all(loading *l, int model, fb_error *err) {
-    if (fb_json_member(l->gguf->values, KEY("precompiled_charsmap")) ||
-        fb_gguf_find_array(l->gguf, KEY("precompiled_charsmap")))
+    if (models[model].load != load_t5 && fb_gguf_find_array(l->gguf, KEY("precompiled_charsmap")))
         return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: %s: a normalisation of its own (not known)", l->what,
                        KEY("precompiled_charsmap"));
     FB_TRY(load_vocab(l, err));
@@ -309,7 +388,7 @@ fb_status fb_tokenizer_from_gguf(const char *what, const fb_gguf *gguf, fb_token
     int model = 0, count = sizeof models / sizeof *models;
     while (model < count && strcmp(name, models[model].name) != 0) model++;
     if (model == count)
-        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: %s: \"%.64s\" (known: gpt2, llama)", what,
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: %s: \"%.64s\" (known: gpt2, llama, t5, gemma4)", what,
                        KEY("model"), name);
     loading l = {.what = what, .gguf = gguf, .bos = -1, .eos = -1};
     l.tokenizer = calloc(1, sizeof *l.tokenizer);

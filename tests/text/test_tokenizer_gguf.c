@@ -144,6 +144,11 @@ static void space_prefix(fbt_bytes *file) { fbt_gguf_bool(file, T("add_space_pre
 static void high_bos(fbt_bytes *file) { fbt_gguf_u32(file, T("bos_token_id"), 3); }
 static void charsmap(fbt_bytes *file) { fbt_gguf_array(file, T("precompiled_charsmap"), FB_GGUF_U8, 0); }
 
+static void no_merges(fbt_bytes *file) {
+    fbt_gguf_array(file, T("merges"), FB_GGUF_STRING, 0);
+    fbt_gguf_bool(file, T("add_bos_token"), 0);
+}
+
 /* Files with one thing wrong, of each of the two models. */
 #define BPE(...)                                                                                             \
     { .model = "gpt2", .pre = "gpt-2", __VA_ARGS__ }
@@ -159,8 +164,8 @@ static const struct {
     fb_status status;
     const char *words;
 } refusals[] = {
-    {{.model = "bert"}, U, T("model") ": \"bert\" (known: gpt2, llama)"},
-    {{.model = "gpt2", .pre = "tekken", .tokens = {"a"}}, U, T("pre") ": \"tekken\" (known:"},
+    {{.model = "bert"}, U, T("model") ": \"bert\" (known: gpt2, llama, t5, gemma4)"},
+    {{.model = "gpt2", .pre = "other", .tokens = {"a"}}, U, T("pre") ": \"other\" (known:"},
     {BPE(.merge = "a b"), F, T("tokens") ": missing"},
     {BPE(.more = integer_tokens, .more_count = 1), F, T("tokens") ": array of u32 (strings)"},
     {BPE(.more = no_tokens, .more_count = 1), F, T("tokens") ": 0 tokens"},
@@ -180,6 +185,8 @@ static const struct {
     {LLAMA(bad_scores), F, T("scores") "[1]: nan"},
     {LLAMA(integer_scores), F, "scores: array of u32"},
     {{.model = "llama", .tokens = {"a"}}, F, "bos_token_id: missing"},
+    {{.model = "t5", .tokens = {"a"}}, F, "unknown_token_id: 2 (0 to 0)"},
+    {{.model = "t5", .tokens = {"a", "b", "c"}}, F, "scores: missing array"},
 };
 
 static void refused(void **state) {
@@ -244,6 +251,84 @@ static void five_types(fbt_bytes *file) {
     fbt_put(file, (int32_t[5]){1, 1, 1, 3, 5}, 20);
 }
 
+static void t5_values(fbt_bytes *file) {
+    fbt_gguf_array(file, T("scores"), FB_GGUF_F32, 7);
+    fbt_put(file, (float[7]){0, 0, 0, -1, -2, -3, -2}, 28);
+    fbt_gguf_array(file, T("token_type"), FB_GGUF_I32, 7);
+    fbt_put(file, (int32_t[7]){3, 3, 2, 1, 1, 1, 1}, 28);
+}
+
+static void t5_merged(fbt_bytes *file) {
+    t5_values(file);
+    fbt_gguf_bool(file, T("remove_extra_whitespaces"), 1);
+    fbt_gguf_bool(file, T("add_eos_token"), 0);
+}
+
+static void expect_ids(const small *file, const char *text, int64_t count, const int32_t *expected) {
+    fb_tokenizer *tokenizer;
+    fb_error err;
+    int32_t *ids;
+    int64_t found;
+    assert_ok(load_small(file, &tokenizer, &err), &err);
+    assert_ok(fb_tokenizer_encode(tokenizer, text, strlen(text), true, &ids, &found, &err), &err);
+    assert_int_equal(found, count);
+    assert_memory_equal(ids, expected, (size_t)count * sizeof *ids);
+    fb_free(ids);
+    fb_tokenizer_free(tokenizer);
+}
+
+#define IDS(...)                                                                                             \
+    sizeof((int32_t[]){__VA_ARGS__}) / 4, (int32_t[]) { __VA_ARGS__ }
+
+/* A Unigram vocabulary: the best way, not the longest token; spaces as the file says; one unknown token for a
+ * run. */
+static void least_t5(void **state) {
+    (void)state;
+    small file = {.model = "t5",
+                  .tokens = {"<pad>", "</s>", "<unk>", "\xE2\x96\x81", "a", "b", "ab"},
+                  .more = t5_values,
+                  .more_count = 2};
+    expect_ids(&file, "ab  zzb", IDS(3, 6, 3, 3, 2, 5, 1));
+    file.more = t5_merged;
+    file.more_count = 4;
+    expect_ids(&file, " ab  zzb ", IDS(3, 6, 3, 2, 5));
+}
+
+/* Merges of characters, where a space is a letter and no word goes over a line's end. */
+static void least_gemma4(void **state) {
+    (void)state;
+    static const small file = {.model = "gemma4",
+                               .tokens = {"<0xC3>", "<0xA9>", "\xE2\x96\x81", "a", "\n",
+                                          "\xE2\x96\x81"
+                                          "a"},
+                               .merge = "\xE2\x96\x81 a"};
+    expect_ids(&file, "a a\n\xC3\xA9", IDS(3, 5, 4, 0, 1));
+}
+
+/* The patterns of these names compile, and lose no part of a text: all that are tokens here are digits. */
+static void every_pre(void **state) {
+    (void)state;
+    static const char *const names[] = {
+        "default", "gpt-2",    "smollm",         "llama-bpe",    "qwen2",     "qwen35",      "falcon",
+        "tekken",  "gpt-4o",   "kimi-k2",        "deepseek-llm", "viking",    "deepseek-v3", "superbpe",
+        "bloom",   "tiny_aya", "deepseek-coder", "bailingmoe",   "seed-coder"};
+    static const char text[] = "HTTPServer it's 1234567 \xE6\x9C\x88 a.b  \n\t x\xC3\x89T 12 ";
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        small file = {.model = "gpt2", .pre = names[i], .tokens = {"1", "2", "3"}, .merge = NULL};
+        file.more = no_merges;
+        file.more_count = 2;
+        fb_tokenizer *tokenizer;
+        fb_error err;
+        int32_t *ids;
+        int64_t count;
+        assert_ok(load_small(&file, &tokenizer, &err), &err);
+        assert_ok(fb_tokenizer_encode(tokenizer, text, sizeof text - 1, false, &ids, &count, &err), &err);
+        assert_int_equal(count, 5); /* 1 2 3, 1 2 */
+        fb_free(ids);
+        fb_tokenizer_free(tokenizer);
+    }
+}
+
 /* Control tokens are shown if asked for; a number that is only filled is so too, but not found in a text. */
 static void types_decide(void **state) {
     (void)state;
@@ -274,9 +359,11 @@ int main(void) {
     static char names[][16] = {"bpe-gpt-2",     "bpe-default", "bpe-falcon", "bpe-smollm",
                                "bpe-llama-bpe", "bpe-qwen2",   "spm",        "spm-plain"};
     enum { FILES = sizeof names / sizeof *names };
-    struct CMUnitTest tests[FILES + 4] = {cmocka_unit_test(refused), cmocka_unit_test(none),
-                                          cmocka_unit_test(least_llama), cmocka_unit_test(types_decide)};
+    struct CMUnitTest tests[FILES + 7] = {cmocka_unit_test(refused),     cmocka_unit_test(none),
+                                          cmocka_unit_test(least_llama), cmocka_unit_test(types_decide),
+                                          cmocka_unit_test(least_t5),    cmocka_unit_test(least_gemma4),
+                                          cmocka_unit_test(every_pre)};
     for (size_t i = 0; i < FILES; i++)
-        tests[4 + i] = (struct CMUnitTest){names[i], ids_are_those_of_llama_cpp, NULL, NULL, names[i]};
+        tests[7 + i] = (struct CMUnitTest){names[i], ids_are_those_of_llama_cpp, NULL, NULL, names[i]};
     return cmocka_run_group_tests_name("tokenizer of a GGUF file", tests, NULL, NULL);
 }
