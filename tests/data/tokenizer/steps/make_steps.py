@@ -113,7 +113,7 @@ def write_pieces(corpus):
 def write_llama(corpus):
     import transformers
     train_pieces(corpus, "pieces-llama", "bpe", False, vocab_size=520, byte_fallback=True, remove_extra_whitespaces=False)
-    config = {"tokenizer_class": "LlamaTokenizer", "legacy": False, "add_eos_token": True, "bos_token": "<s>", "eos_token": "</s>",
+    config = {"tokenizer_class": "LlamaTokenizer", "legacy": False, "add_bos_token": True, "add_eos_token": True, "bos_token": "<s>", "eos_token": "</s>",
               "unk_token": "<unk>", "added_tokens_decoder": {"520": {"content": "<|im_end|>", "special": True, "normalized": False}}}
     dump("pieces-llama/tokenizer_config.json", config)
     with tempfile.TemporaryDirectory() as scratch:
