@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/interrupt.h"
 #include "cli/json_out.h"
@@ -121,7 +122,10 @@ static int decode(const tokenize_options *o, const fb_tokenizer *tokenizer) {
     if (status == CLI_OK && (o->ids || o->pieces || o->json)) {
         print_tokens(o, tokenizer, text, bytes, list.ids, list.count);
     } else if (status == CLI_OK) {
-        fwrite(text, 1, bytes, stdout);
+        if (isatty(STDOUT_FILENO))
+            cli_put_lines(stdout, text, bytes);
+        else
+            fwrite(text, 1, bytes, stdout);
         putchar('\n');
     }
     fb_free(text);
