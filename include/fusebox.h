@@ -166,8 +166,8 @@ FB_API bool fb_model_is_end(const fb_model *model, int32_t id);
 
 /* ---- text ---- */
 
-/* A tokenizer alone, without weights: of a folder with a tokenizer.json or a SentencePiece tokenizer.model, of
- * one of these files, or of a .gguf file, which need not have more than its vocabulary. It does not change
+/* A tokenizer alone, without weights: of a folder with a tokenizer.json or a SentencePiece tokenizer.model,
+ * of one of these files, or of a .gguf file, which need not have more than its vocabulary. It does not change
  * once it is open: any number of threads may use it at once. */
 typedef struct fb_tokenizer fb_tokenizer;
 FB_API fb_status fb_tokenizer_open(const char *path, fb_tokenizer **out, fb_error *err);

@@ -24,17 +24,22 @@ static void print_ids(const int32_t *ids, int64_t count) {
     putchar('\n');
 }
 
+/* As one line: what would steer a terminal is escaped. */
+static void put_piece(const char *text, size_t bytes) {
+    char shown[FB_SHOWN_BYTES];
+    for (size_t at = 0; at < bytes;) {
+        at += fb_show_character(text + at, bytes - at, false, shown);
+        fputs(shown, stdout);
+    }
+}
+
 /* One token a line: its id, and how the vocabulary spells it. */
 static void print_pieces(const fb_tokenizer *tokenizer, const int32_t *ids, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
         const char *text;
         size_t bytes;
         printf("%8" PRId32 "  ", ids[i]);
-        if (fb_tokenizer_piece(tokenizer, ids[i], &text, &bytes)) {
-            char *piece = strndup(text, bytes); /* a NUL inside ends what is shown */
-            cli_put(piece ? piece : "");
-            free(piece);
-        }
+        if (fb_tokenizer_piece(tokenizer, ids[i], &text, &bytes)) put_piece(text, bytes);
         putchar('\n');
     }
 }

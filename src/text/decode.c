@@ -140,8 +140,8 @@ static fb_status push_text(fb_text_stream *stream, const char *text, int64_t siz
     for (int64_t i = 0; i < decoder->replace_count; i++) {
         fb_bytes *out = &stream->scratch[i & 1];
         out->size = 0;
-        FB_TRY(fb_replacement_apply(&decoder->replaces[i], NULL, text, size, &(fb_growth){"decoder", 0, most}, out,
-                                    err));
+        FB_TRY(fb_replacement_apply(&decoder->replaces[i], NULL, text, size, &(fb_growth){"decoder", 0, most},
+                                    out, err));
         text = out->data;
         size = out->size;
     }

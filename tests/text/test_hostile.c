@@ -458,6 +458,21 @@ static void test_colliding_merges(void **state) {
     free(unit);
 }
 
+/* Tokens of one a, two a's and so on: a step for each of them at every a of a text. */
+static void test_unigram(void **state) {
+    (void)state;
+    writer *w = start_text();
+    fputs("{\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[[\"?\",-9]", w->file);
+    for (int size = 1; size <= 2000; size++) {
+        fputs(",[\"", w->file);
+        put_run(w, "a", size);
+        fprintf(w->file, "\",%d]", -size);
+    }
+    fputs("]}}", w->file);
+    refused((hostile){.json = end_text(w), .unit = "a", .bytes = 400000}, FB_ERROR_UNSUPPORTED,
+            "Unigram: too expensive for this text|steps (at most 152400000)", 3);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_template),          cmocka_unit_test(test_sparse_ids),
@@ -465,7 +480,7 @@ int main(void) {
         cmocka_unit_test(test_normalized_tokens), cmocka_unit_test(test_pre_tokenizer),
         cmocka_unit_test(test_decoder),           cmocka_unit_test(test_patterns),
         cmocka_unit_test(test_long_word),         cmocka_unit_test(test_long_scored_tokens),
-        cmocka_unit_test(test_colliding_merges),
+        cmocka_unit_test(test_colliding_merges),  cmocka_unit_test(test_unigram),
     };
     return cmocka_run_group_tests_name("hostile", tests, NULL, NULL);
 }

@@ -228,6 +228,14 @@ static void test_unigram(void **state) {
     assert_int_equal(fb_tokenizer_encode(tokenizer, "abz", 3, true, &ids, &count, &err), FB_ERROR_FILE);
     assert_non_null(strstr(err.message, "unk_id: null (\"z\" is not in the vocabulary)"));
     fb_tokenizer_free(tokenizer);
+    /* a, bc: -9. ab and an unknown c, which costs 10 more than the lowest score: -17. */
+    assert_int_equal(parse_unigram("\"unk_id\":0,\"vocab\":[[\"?\",0],[\"a\",-3],[\"ab\",-1],[\"bc\",-6]]",
+                                   &tokenizer, NULL),
+                     FB_OK);
+    assert_int_equal(fb_tokenizer_encode(tokenizer, "abc", 3, true, &ids, &count, NULL), FB_OK);
+    assert_true(count == 2 && ids[0] == 1 && ids[1] == 3);
+    fb_free(ids);
+    fb_tokenizer_free(tokenizer);
 }
 
 static void test_unknown_needed(void **state) {
