@@ -54,8 +54,10 @@ static const damage rows[] = {
     SET("pre-tokenizer unknown", "pre_tokenizer", "{\"type\": \"BertPreTokenizer\"}",
         "pre_tokenizer|BertPreTokenizer"),
     SET("pre-tokenizer a number", "pre_tokenizer", "7", "pre_tokenizer"),
-    SET("post-processor unknown", "post_processor", "{\"type\": \"RobertaProcessing\"}",
-        "post_processor|RobertaProcessing"),
+    SET("post-processor unknown", "post_processor", "{\"type\": \"OtherProcessing\"}",
+        "post_processor|OtherProcessing"),
+    SET("post-processor without its tokens", "post_processor", "{\"type\": \"RobertaProcessing\"}",
+        "post_processor|cls"),
     SET("template of an id that is not there", "post_processor",
         "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"S\"}}], "
         "\"special_tokens\": "
