@@ -34,7 +34,8 @@
 #define CHINESE_KOREAN   "[一-龥ࠀ-一가-퟿]+"
 #define BLOOM            " ?[^(\\s|.,!?…。，、।۔،)]+"
 /* Groups of three digits, counted from the last one. */
-#define THREES(end) "\\d{1,3}(?=(?:\\d{3})*" end ")"
+#define THREE       "(?:\\d{3})"
+#define THREES(end) "\\d{1,3}(?=" THREE "*" end ")"
 
 /* Letters of scripts that have case, as DeepSeek's first models list them. */
 #define DEEPSEEK_LETTERS                                                                                     \
@@ -74,7 +75,7 @@ static const char *const kimi[] = {"\\p{Han}+|" GPT4O("(?:" NOT_HAN UPPER ")", "
                                    NULL};
 static const char *const bloom[] = {BLOOM, NULL};
 static const char *const viking[] = {BLOOM, "\\p{N}", NULL};
-static const char *const superbpe[] = {"\\p{N}+", THREES("(?!\\d)"), NULL};
+static const char *const superbpe[] = {"\\p{N}+", "\\p{N}(?:(?!" THREE "+(?!\\d))\\p{N})*", NULL};
 static const char *const bailing[] = {
     SHORT_ANY_CASE "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]|"
                    "\\s+(?!\\S)|\\s+",
@@ -185,6 +186,7 @@ static bool has_pattern(const char *const *known, const char *pattern) {
 bool fb_gguf_pre_has(const char *pattern) {
     static const char *const steps[] = {FB_PATTERN_GPT2, FB_PATTERN_DIGIT, FB_PATTERN_DIGITS, NULL};
     if (has_pattern(steps, pattern)) return true;
+    if (strstr(pattern, THREE)) return false; /* looks at the rest of a number for each group of digits */
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (has_pattern(table[i].patterns, pattern)) return true;
     for (size_t i = 0; i < sizeof spelled / sizeof *spelled; i++)

@@ -19,8 +19,8 @@ const fb_gguf_pre *fb_gguf_pre_find(const char *name); /* or NULL */
 /* The one that splits as these patterns [count] of a tokenizer.json do, or NULL. */
 const fb_gguf_pre *fb_gguf_pre_match(const char *const *patterns, int count, bool ignore_merges);
 
-/* Whether one of these patterns, or of those that a tokenizer.json's steps stand for, is spelled so. On every
- * text they take a time that is linear in its size. */
+/* Whether one of these patterns, or of those that a tokenizer.json's steps stand for, is spelled so and takes
+ * a time that is linear in the size of every text. */
 bool fb_gguf_pre_has(const char *pattern);
 
 #endif
