@@ -40,6 +40,7 @@ void cli_command_describe(const cli_command *command,
                           void (*describe)(const struct cli_args *args, void *user), void *user);
 
 int cli_run(const cli_command *command, int argc, char **argv);
+int cli_chat(const cli_command *command, int argc, char **argv);
 int cli_info(const cli_command *command, int argc, char **argv);
 int cli_verify(const cli_command *command, int argc, char **argv);
 int cli_ppl(const cli_command *command, int argc, char **argv);

@@ -11,6 +11,7 @@
 static const cli_command commands[] = {
     {"run", "[MODEL] [TEXT | -p TEXT | -f FILE | -] [options]", "Continue a text with a language model",
      cli_run},
+    {"chat", "[MODEL] [options]", "Talk with a model, or show what it sees of a conversation", cli_chat},
     {"info", "[MODEL] [options]", "Show what a model is and the operators it runs", cli_info},
     {"verify", "[MODEL] [--golden FILE] [options]", "Prove the fuses, or compare with a reference answer",
      cli_verify},
