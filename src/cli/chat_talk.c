@@ -1,6 +1,5 @@
 /* fusebox chat: turns of a user and a model. */
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -8,7 +7,6 @@
 #include "cli/chat.h"
 #include "cli/generate.h"
 #include "cli/interrupt.h"
-#include "cli/json_out.h"
 #include "cli/line.h"
 #include "cli/output.h"
 
@@ -77,7 +75,7 @@ static int64_t first_turn(const talk *t) {
 /* The conversation as ids. If it leaves too little room for an answer, the oldest turns go first. */
 static int tokenize(talk *t, int32_t **ids, int64_t *count) {
     int64_t context = t->arguments->context, room = context / 4 < ANSWER_ROOM ? context / 4 : ANSWER_ROOM;
-    int64_t dropped = 0;
+    bool dropped = false;
     for (;;) {
         int status =
             cli_conversation_tokenize(&t->conversation, t->model, t->arguments->template_text, ids, count);
@@ -96,9 +94,9 @@ static int tokenize(talk *t, int32_t **ids, int64_t *count) {
             return CLI_OK;
         }
         cli_conversation_remove(&t->conversation, first, 2);
-        dropped += 2;
+        dropped = true;
     }
-    if (dropped > 0) note(t, "the context is full: the oldest turns are forgotten");
+    if (dropped) note(t, "the context is full: the oldest turns are forgotten");
     return CLI_OK;
 }
 
@@ -194,11 +192,9 @@ static int reply(talk *t) {
 /* ---- commands -------------------------------------------------------------------------------- */
 
 static int set_system(talk *t, const char *text) {
-    int64_t had = first_turn(t);
     cli_conversation_remove(&t->conversation, 0, t->conversation.count);
     note(t, *text ? "a new conversation with this system message"
                   : "a new conversation without a system message");
-    (void)had;
     return *text ? cli_conversation_add(&t->conversation, "system", text, strlen(text)) : CLI_OK;
 }
 

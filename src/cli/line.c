@@ -91,7 +91,10 @@ cli_line_kind cli_line_read(cli_line *line, const char **text, size_t *bytes) {
     HistEvent event;
     line->cancelled = false;
     const char *read = el_gets(line->editor, &got);
-    if (line->cancelled) return CLI_LINE_CANCELLED;
+    if (line->cancelled) {
+        fputs("\n", stdout); /* the line that is given up stays above */
+        return CLI_LINE_CANCELLED;
+    }
     if (!read || got <= 0) return CLI_LINE_END;
     if (got > 1) history(line->history, &event, H_ENTER, read);
     return finish(read, (size_t)got, text, bytes);
