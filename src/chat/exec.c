@@ -224,10 +224,11 @@ fb_status fb_jinja_exec(fb_jinja_run *run, const fb_jinja_node *list) {
 }
 
 fb_status fb_jinja_capture(fb_jinja_run *run, const fb_jinja_node *list, fb_jinja_text *out) {
-    fb_jinja_builder text = {0}, *before = run->out;
-    run->out = &text;
+    fb_jinja_builder *text = fb_jinja_arena_take(&run->base.arena, sizeof *text), *before = run->out;
+    if (!text) return fb_jinja_fail_memory(&run->base);
+    run->out = text;
     FB_TRY(fb_jinja_exec(run, list));
     run->out = before;
-    *out = fb_jinja_built(&text);
+    *out = fb_jinja_built(text);
     return FB_OK;
 }

@@ -19,7 +19,10 @@ int cli_conversation_add(cli_conversation *c, const char *role, const char *text
     if (!copy) return cli_fail(CLI_FAILED, "messages: no memory for %zu bytes", bytes);
     memcpy(copy, text, bytes);
     copy[bytes] = '\0';
-    c->messages[c->count++] = (cli_message){role, copy, bytes};
+    cli_message *message = &c->messages[c->count++];
+    message->role = role;
+    message->text = copy;
+    message->bytes = bytes;
     return CLI_OK;
 }
 

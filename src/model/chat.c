@@ -128,11 +128,12 @@ static fb_status read_jinja(fb_model_chat *chat, const char *directory, fb_error
     fb_map map;
     fb_error reason;
     if (!find_file(chat, directory, "chat_template.jinja", path)) return FB_OK;
-    if (fb_map_open(path, &map, &reason) != FB_OK) {
+    fb_status status = fb_map_open(path, &map, &reason);
+    if (status == FB_ERROR_MEMORY) return fb_fail(err, status, "%s", reason.message);
+    if (status != FB_OK) {
         memcpy(chat->why_not, reason.message, sizeof chat->why_not);
         return FB_OK;
     }
-    fb_status status = FB_OK;
     char *text = NULL;
     if (map.size > FB_JINJA_TEMPLATE_LIMIT)
         snprintf(chat->why_not, sizeof chat->why_not, "chat_template.jinja: %zu bytes (at most %d)", map.size,
