@@ -263,14 +263,14 @@ static void test_turn_ends(void **state) {
 /* ---- stop texts ---- */
 
 static void check_stop(const char *const *pieces, const char *wanted, bool wanted_stop) {
-    static const char *const texts[] = {"STOP", "\n\n", "STO!"};
+    static const char *const texts[] = {"STOP", "\n\n", "STO!", "x\n\ny"};
     char all[256] = "";
     const char *out;
     size_t bytes;
     bool stopped = false;
     fb_stop *stop;
     fb_error err;
-    assert_ok(fb_stop_create(texts, 3, &stop, &err), &err);
+    assert_ok(fb_stop_create(texts, 4, &stop, &err), &err);
     for (; *pieces; pieces++) {
         assert_ok(fb_stop_push(stop, *pieces, strlen(*pieces), &out, &bytes, &stopped, &err), &err);
         strncat(all, out, bytes);
@@ -290,6 +290,8 @@ static void test_stop(void **state) {
     check_stop((const char *[]){"aSTO", "!", "b", NULL}, "a", true);
     check_stop((const char *[]){"a\n", "b\n", "\nc", NULL}, "a\nb", true);
     check_stop((const char *[]){"SSTSTOSTOP", NULL}, "SSTSTO", true);
+    /* One that is there counts, although a longer one might begin before it. */
+    check_stop((const char *[]){"x\n", "\n", "y", NULL}, "x", true);
     check_stop((const char *[]){"", NULL}, "", false);
     fb_stop *stop;
     fb_error err;
