@@ -18,7 +18,7 @@ static bool parse(const cli_command *command, int argc, char **argv, cli_chat_ar
         {CLI_ROW('n', "tokens", CLI_INT, &a->tokens, "N", "tokens of an answer at most"), .range = {1, 1e9},
          .fallback = "what the context has left"},
         {CLI_ROW(0, "stop", CLI_LIST, &a->stop, "TEXT", "end an answer before this text")},
-        {CLI_ROW(0, "context", CLI_INT, &a->context, "N", "tokens of the conversation at most"),
+        {CLI_ROW('c', "ctx", CLI_INT, &a->context, "N", "tokens of the conversation at most"),
          .range = {16, 1e9}, .fallback = "the model's context, at most 8192"},
         {CLI_ROW(0, "template", CLI_STRING, &a->template_file, "FILE",
                  "a chat template instead of the model's")},
@@ -46,7 +46,8 @@ static bool parse(const cli_command *command, int argc, char **argv, cli_chat_ar
         "lists what else can be typed. Ctrl-C stops an answer, Ctrl-D or /exit ends the chat.\n",
         .groups = groups,
         .group_count = sizeof groups / sizeof *groups,
-        .max_positionals = 1};
+        .max_positionals = 1,
+        .takes_model = true};
     if (!cli_args_parse(&args, argc, argv, status)) return false;
     if (args.positional_count > 0) a->model_name = args.positionals[0];
     if (!a->render && (a->tools || a->variables || a->no_generation_prompt || a->as_tokens)) {
@@ -70,7 +71,7 @@ static int settle_context(cli_chat_arguments *a, const fb_model *model) {
     fb_model_info info;
     fb_model_get_info(model, &info);
     if (a->context > info.context)
-        return cli_fail(CLI_USAGE, "--context: %lld (the model's is %lld)", (long long)a->context,
+        return cli_fail(CLI_USAGE, "--ctx: %lld (the model's is %lld)", (long long)a->context,
                         (long long)info.context);
     if (a->context == 0) a->context = info.context < CONTEXT_DEFAULT ? info.context : CONTEXT_DEFAULT;
     return CLI_OK;

@@ -31,7 +31,7 @@ refuses "no messages" 2 '.*none.json: No such file' chat "$model" --render "$wor
 printf '{{ a.b }}' >"$work/own.jinja"
 refuses "a bad template" 2 "chat template: line 1: 'a' is undefined" chat "$model" --render "$messages" --template "$work/own.jinja"
 refuses "ids without render" 2 '--tools.*only with --render' chat "$model" --ids
-refuses "a context that is too large" 2 '--context: 999999' chat "$model" --context 999999
+refuses "a context that is too large" 2 '--ctx: 999999' chat "$model" --ctx 999999
 
 # ---- a conversation, without a terminal
 talk() { # talk LINES ARGUMENT...
@@ -54,11 +54,11 @@ matches "chat: unknown command" "$work/err" 'no such command'
 matches "chat: help" "$work/err" '^/system TEXT '
 matches "chat: a file is not replaced" "$work/err" 'not saved'
 succeeds "chat: --render reads what was saved" chat "$model" --render "$work/saved.json"
-talk 'One two three four five six\nOne two three four five six\nOne two three four five six\nshort\n' --context 64
+talk 'One two three four five six\nOne two three four five six\nOne two three four five six\nshort\n' --ctx 64
 is "chat: a full context: exit status" "$status" 0
 is "chat: a full context: all are answered" "$(grep -c . "$work/out")" 4
 matches "chat: a full context is said" "$work/err" 'oldest turns are forgotten'
-talk "$(printf 'word %.0s' {1..200})"'\nshort\n' --context 64
+talk "$(printf 'word %.0s' {1..200})"'\nshort\n' --ctx 64
 matches "chat: a message that is too long" "$work/err" 'the message has [0-9]+ tokens, the context 64: not sent'
 is "chat: and the next one is answered" "$(grep -c . "$work/out")" 1
 
