@@ -41,7 +41,7 @@
  *     step runs at a time on a device. On a GPU steps run in the order of the calls. On the CPU a session may
  *     run several steps in a row, for up to 20 ms, before the next waiting session; all sessions share one
  * set of threads, as many as the largest number that one of them asked for.
- *   - fb_sampler, fb_text_stream: one thread at a time each. */
+ *   - fb_sampler, fb_text_stream, fb_stop: one thread at a time each. */
 #ifndef FUSEBOX_H
 #define FUSEBOX_H
 
@@ -161,7 +161,9 @@ FB_API bool fb_model_fact(const fb_model *model, int index, const char **name, c
 /* The plain program as text: one op a line, with shapes. */
 FB_API fb_status fb_model_program_text(const fb_model *model, char **text, fb_error *err);
 
-/* True for an id that ends a text (eos_token_id of generation_config.json or config.json). */
+/* True for an id that ends a text or a turn: eos_token_id of generation_config.json or config.json; eos, eot
+ * and eom of a GGUF file; and special tokens with one of the usual names, such as <|im_end|> or
+ * <end_of_turn>. */
 FB_API bool fb_model_is_end(const fb_model *model, int32_t id);
 
 /* ---- text ---- */
@@ -208,6 +210,54 @@ FB_API fb_status fb_text_push(fb_text_stream *stream, int32_t id, const char **t
                               fb_error *err);
 FB_API fb_status fb_text_flush(fb_text_stream *stream, const char **text, size_t *bytes, fb_error *err);
 FB_API void fb_text_free(fb_text_stream *stream);
+
+/* ---- chat ---- */
+
+/* The model's chat templates: index 0, 1, … until false. "default" comes first if there is one. */
+FB_API bool fb_model_chat_template(const fb_model *model, int index, const char **name, const char **text);
+
+/* A template is Jinja2, with the variables and functions that Hugging Face transformers gives it. It renders
+ * under limits of time, memory and depth. */
+typedef struct fb_chat_options {
+    size_t size;
+    bool add_generation_prompt; /* end with what begins an answer; true by default */
+    const char *template_text;  /* another template; NULL: the model's */
+    /* The model's template of this name; NULL: "default", or with tools "tool_use" if the model has it. */
+    const char *template_name;
+    const char *tools; /* JSON: an array of functions as JSON schemas; NULL: none */
+    const char
+        *variables; /* JSON: an object of more variables, such as {"enable_thinking": false}; NULL: none */
+    int64_t now;    /* seconds since 1970 in the user's time zone, for templates that write the date; 0: the
+                       clock,    in UTC */
+} fb_chat_options;
+
+FB_API void fb_chat_options_init(fb_chat_options *options, size_t size);
+static inline void fb_chat_options_default(fb_chat_options *options) {
+    fb_chat_options_init(options, sizeof *options);
+}
+
+/* Renders messages, a JSON array of objects with "role" and "content", to what the model sees:
+ * NUL-terminated; release it with fb_free. Tokenizing this text would let a user write special tokens: use
+ * fb_chat_tokenize. */
+FB_API fb_status fb_chat_render(const fb_model *model, const char *messages, const fb_chat_options *options,
+                                char **text, size_t *bytes, fb_error *err);
+
+/* The same as ids; release them with fb_free. Special tokens come from the template alone: such text in
+ * messages, tools or variables is encoded as plain text. Nothing is added around the text: a template writes
+ * its own begin-of-text token. */
+FB_API fb_status fb_chat_tokenize(const fb_model *model, const char *messages, const fb_chat_options *options,
+                                  int32_t **ids, int64_t *count, fb_error *err);
+
+/* Finds the end of an answer by its text. Stop texts may begin in one token and end in another. push returns
+ * text that is certainly before the first stop text: what could be the beginning of one is held back. After
+ * *stopped nothing more comes. flush returns what was held back when the answer ends in another way. The text
+ * belongs to the object and is valid until its next call. At most 64 texts of 1 to 4096 bytes. */
+typedef struct fb_stop fb_stop;
+FB_API fb_status fb_stop_create(const char *const *texts, int32_t count, fb_stop **out, fb_error *err);
+FB_API fb_status fb_stop_push(fb_stop *stop, const char *text, size_t bytes, const char **out,
+                              size_t *out_bytes, bool *stopped, fb_error *err);
+FB_API void fb_stop_flush(fb_stop *stop, const char **out, size_t *out_bytes);
+FB_API void fb_stop_free(fb_stop *stop);
 
 /* ---- devices ---- */
 

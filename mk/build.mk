@@ -32,6 +32,7 @@ CFLAGS_ALL = -std=c11 -D_GNU_SOURCE $(OPT) $(WARN) -fPIC -fvisibility=hidden -pt
              -Iinclude -Isrc $(PKGCFLAGS) $(SANFLAGS) -MMD -MP $(CFLAGS)
 LDFLAGS_ALL = -pthread $(SANFLAGS) $(ISA_ALIASES) $(LDFLAGS)
 LIBS_ALL    = $(PKGLIBS) -lm
+CLI_LIBS    = $(shell pkg-config --libs libedit)
 
 # ---- sources -------------------------------------------------------------------------------------------------------
 # src/backend/cpu/*.c are kernels, compiled once for each instruction set; everything else once.
@@ -108,7 +109,7 @@ $(LIB_SHARED): $(LIB_OBJ)
 
 $(CLI): $(CLI_OBJ) $(LIB_STATIC)
 	$(call say,LD,$@)
-	$(Q)$(CC) $(LDFLAGS_ALL) $^ -o $@ $(LIBS_ALL)
+	$(Q)$(CC) $(LDFLAGS_ALL) $^ -o $@ $(LIBS_ALL) $(CLI_LIBS)
 
 $(PKGCONFIG): mk/fusebox.pc.in include/fusebox.h
 	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' $< > $@

@@ -55,7 +55,7 @@ FUZZ_TARGETS := $(FUZZ_SRC:tests/fuzz/%.c=$(BUILD)/%)
 FUZZ_SECONDS ?= 300
 
 # Loaders only: no kernel is built for them.
-FUZZ_LIB_OBJ := $(filter $(addprefix $(BUILD)/obj/,base/% file/% text/% arch/% program/% verify/golden.o verify/stream_golden.o),$(LIB_OBJ))
+FUZZ_LIB_OBJ := $(filter $(addprefix $(BUILD)/obj/,base/% file/% text/% chat/% arch/% program/% verify/golden.o verify/stream_golden.o),$(LIB_OBJ))
 
 $(FUZZ_TARGETS): $(BUILD)/%: $(BUILD)/obj/tests/fuzz/%.o $(FUZZ_LIB_OBJ)
 	$(call say,LD,$@)

@@ -47,6 +47,7 @@ want make make --version
 want pkg-config pkg-config --version
 want libpcre2-dev pkg-config --exists libpcre2-8
 want libutf8proc-dev pkg-config --exists libutf8proc
+want libedit-dev pkg-config --exists libedit
 if [ "${1:-build}" = test ]; then
     want libcmocka-dev pkg-config --exists cmocka
     want clang-format clang-format --version

@@ -1,11 +1,13 @@
 ##  make test-python  build the Python package, install it in a virtual environment in build/, run its tests
 
 # ---- the files of the package: lib/, bin/, include/, share/ ------------------------------------------------------------
-# python/setup.py copies this folder into the wheel. The library and the program contain PCRE2 and utf8proc where there
-# are static ones (Debian's packages have them), so that the wheel needs the C library only.
+# python/setup.py copies this folder into the wheel. The library and the program contain PCRE2 and utf8proc, the program
+# also libedit and what that needs, where there are static ones (Debian's packages have them), so that the wheel needs the
+# C library only.
 PYTHON_FILES := $(BUILD)/python/files
 PYTHON_STATIC = $(wildcard $(foreach name,pcre2-8 utf8proc,$(shell $(CC) -print-file-name=lib$(name).a)))
 PYTHON_LIBS   = $(if $(word 2,$(PYTHON_STATIC)),$(PYTHON_STATIC),$(PKGLIBS)) -lm
+PYTHON_EDIT   = $(wildcard $(foreach name,edit bsd tinfo md,$(shell $(CC) -print-file-name=lib$(name).a)))
 
 PYTHON_COPIES := $(patsubst include/%,$(PYTHON_FILES)/include/%,$(wildcard include/*.h)) \
                  $(patsubst models/%,$(PYTHON_FILES)/share/fusebox/models/%,$(wildcard models/storyteller/*)) \
@@ -24,7 +26,7 @@ $(PYTHON_FILES)/lib/libfusebox.so: $(LIB_OBJ)
 $(PYTHON_FILES)/bin/fusebox: $(CLI_OBJ) $(LIB_STATIC)
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
-	$(Q)$(CC) -Wl,-s $(LDFLAGS_ALL) $^ -o $@ $(PYTHON_LIBS)
+	$(Q)$(CC) -Wl,-s $(LDFLAGS_ALL) $^ -o $@ $(PYTHON_LIBS) $(if $(word 4,$(PYTHON_EDIT)),$(PYTHON_EDIT),$(CLI_LIBS))
 
 define python_copy
 $(1): $(2)

@@ -227,6 +227,12 @@ static bool parse_choice(const cli_option *option, const char *value) {
     return false;
 }
 
+static bool add_to_list(cli_list *list, const char *value) {
+    if (list->count == CLI_LIST_ROOM || !*value) return false;
+    list->values[list->count++] = value;
+    return true;
+}
+
 static bool set_target(const cli_option *option, const char *value) {
     switch (option->kind) {
     case CLI_FLAG:
@@ -245,6 +251,8 @@ static bool set_target(const cli_option *option, const char *value) {
         return fb_dtype_parse(value, option->target, NULL) == FB_OK;
     case CLI_CHOICE:
         return parse_choice(option, value);
+    case CLI_LIST:
+        return add_to_list(option->target, value);
     }
     return false;
 }
@@ -253,6 +261,7 @@ const char *cli_option_range(const cli_option *option, char *text, size_t size) 
     size_t used = 0;
     text[0] = '\0';
     if (option->kind == CLI_INT) snprintf(text, size, "%.0f to %.0f", option->range.min, option->range.max);
+    if (option->kind == CLI_LIST) snprintf(text, size, "not empty, up to %d times", CLI_LIST_ROOM);
     if (option->kind == CLI_SEED) snprintf(text, size, "0 to %" PRIu64, UINT64_MAX);
     if (option->kind == CLI_REAL) snprintf(text, size, "%g to %g", option->range.min, option->range.max);
     if (option->kind == CLI_DTYPE)
@@ -293,6 +302,7 @@ const char *cli_option_default(const cli_option *option, char *text, size_t size
         break;
     }
     case CLI_FLAG:
+    case CLI_LIST:
         break;
     }
     return text;

@@ -12,8 +12,15 @@ typedef enum cli_kind {
     CLI_REAL,   /* double in the range */
     CLI_STRING, /* const char * into argv */
     CLI_DTYPE,  /* fb_dtype */
-    CLI_CHOICE  /* const char *, one of `choices` */
+    CLI_CHOICE, /* const char *, one of `choices` */
+    CLI_LIST    /* cli_list: the option may be given several times */
 } cli_kind;
+
+#define CLI_LIST_ROOM 64
+typedef struct cli_list {
+    const char *values[CLI_LIST_ROOM]; /* into argv */
+    int32_t count;
+} cli_list;
 
 typedef struct cli_option {
     char letter;      /* of -n; 0: none */

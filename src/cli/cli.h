@@ -41,6 +41,7 @@ void cli_command_describe(const cli_command *command,
 
 int cli_run(const cli_command *command, int argc, char **argv);
 int cli_tokenize(const cli_command *command, int argc, char **argv);
+int cli_chat(const cli_command *command, int argc, char **argv);
 int cli_info(const cli_command *command, int argc, char **argv);
 int cli_verify(const cli_command *command, int argc, char **argv);
 int cli_ppl(const cli_command *command, int argc, char **argv);

@@ -22,7 +22,7 @@ double cli_clock(void) {
 
 /* ---- prefill --------------------------------------------------------------------------------- */
 
-static bool on_progress(void *user, int64_t done, int64_t total) {
+bool cli_generation_progress(void *user, int64_t done, int64_t total) {
     (void)user;
     if (total > PROGRESS_MIN_TOKENS) cli_progress("prompt", done, total, "tokens");
     return !cli_interrupted();
@@ -30,9 +30,10 @@ static bool on_progress(void *user, int64_t done, int64_t total) {
 
 static fb_status prefill(cli_generation *g, fb_error *err) {
     double start = g->last = cli_clock();
-    on_progress(NULL, 0, g->prompt_count);
-    fb_status status = fb_session_prefill(g->session, g->prompt, g->prompt_count, err);
-    if (g->prompt_count > PROGRESS_MIN_TOKENS) cli_progress_clear();
+    int64_t count = g->prompt_count - g->held;
+    cli_generation_progress(NULL, 0, count);
+    fb_status status = fb_session_prefill(g->session, g->prompt + g->held, count, err);
+    if (count > PROGRESS_MIN_TOKENS) cli_progress_clear();
     g->prefill_seconds = cli_clock() - start;
     return status;
 }
@@ -87,6 +88,30 @@ static bool write_shown(cli_generation *g) {
     return written;
 }
 
+/* Writes the text up to the first stop text. */
+static fb_status write_until_stop(cli_generation *g, const char *text, size_t bytes, bool *written,
+                                  fb_error *err) {
+    bool stopped = false;
+    fb_status status = FB_OK;
+    if (g->stops) status = fb_stop_push(g->stops, text, bytes, &text, &bytes, &stopped, err);
+    if (status == FB_OK) *written = write_text(g, text, bytes);
+    if (stopped) g->stop = CLI_STOP_TEXT;
+    return status;
+}
+
+/* What was held back when the text ended in another way. */
+static fb_status write_rest(cli_generation *g, bool *written, fb_error *err) {
+    const char *text;
+    size_t bytes;
+    if (g->stop == CLI_STOP_TEXT) return FB_OK;
+    fb_status status = fb_text_flush(g->stream, &text, &bytes, err);
+    if (status == FB_OK) status = write_until_stop(g, text, bytes, written, err);
+    if (status != FB_OK || !*written || !g->stops) return status;
+    fb_stop_flush(g->stops, &text, &bytes);
+    *written = write_text(g, text, bytes);
+    return FB_OK;
+}
+
 /* Samples, writes and decodes until g->stop is set or something fails. *written is false if the sink failed.
  */
 static fb_status write_tokens(cli_generation *g, bool *written, fb_error *err) {
@@ -94,9 +119,9 @@ static fb_status write_tokens(cli_generation *g, bool *written, fb_error *err) {
     const char *text;
     size_t bytes;
     while (status == FB_OK && *written) {
-        if (g->count == g->limit)
+        if (g->stop == CLI_STOP_NONE && g->count == g->limit)
             g->stop = g->context_is_limit ? CLI_STOP_CONTEXT : CLI_STOP_LENGTH;
-        else if (cli_interrupted())
+        else if (g->stop == CLI_STOP_NONE && cli_interrupted())
             g->stop = CLI_STOP_INTERRUPT;
         if (g->stop != CLI_STOP_NONE) break;
         /* The last token is written but never decoded: its successor is not asked for. */
@@ -115,13 +140,11 @@ static fb_status write_tokens(cli_generation *g, bool *written, fb_error *err) {
         }
         keep_token(g, id);
         status = fb_text_push(g->stream, id, &text, &bytes, err);
-        if (status == FB_OK) *written = end ? write_text(g, "\n\n", 2) : write_text(g, text, bytes);
+        if (status != FB_OK) break;
+        status = end ? write_until_stop(g, "\n\n", 2, written, err)
+                     : write_until_stop(g, text, bytes, written, err);
     }
-    if (status == FB_OK && *written) {
-        status = fb_text_flush(g->stream, &text, &bytes, err);
-        if (status == FB_OK) *written = write_text(g, text, bytes);
-    }
-    return status;
+    return status == FB_OK && *written ? write_rest(g, written, err) : status;
 }
 
 /* ---- all of it ------------------------------------------------------------------------------- */
@@ -130,11 +153,15 @@ static fb_status prepare(cli_generation *g, fb_error *err) {
     fb_model_info info;
     fb_model_get_info(g->model, &info);
     if (g->session_options.cache == FB_CACHE_DENSE) g->session_options.capacity = g->prompt_count + g->limit;
-    g->session_options.on_progress = on_progress;
+    g->session_options.on_progress = cli_generation_progress;
     double start = cli_clock();
-    fb_status status = fb_session_create(g->model, &g->session_options, &g->session, err);
+    g->session = g->kept_session;
+    fb_status status = FB_OK;
+    if (!g->session) status = fb_session_create(g->model, &g->session_options, &g->session, err);
     if (status != FB_OK) return status;
     g->create_seconds = cli_clock() - start;
+    if (g->stop_count > 0) status = fb_stop_create(g->stop_texts, g->stop_count, &g->stops, err);
+    if (status != FB_OK) return status;
     g->threads = fb_session_threads(g->session);
     g->isa = fb_session_isa(g->session);
     if ((status = fb_sampler_create(&g->sampler_options, info.vocab, &g->sampler, err)) != FB_OK)
@@ -173,8 +200,9 @@ int cli_generate(cli_generation *g) {
 void cli_generation_free(cli_generation *g) {
     cli_interrupt_release();
     fb_text_free(g->stream);
+    fb_stop_free(g->stops);
     fb_sampler_free(g->sampler);
-    fb_session_free(g->session);
+    if (!g->kept_session) fb_session_free(g->session);
     free(g->tokens);
     free(g->seconds);
 }

@@ -10,10 +10,11 @@
 
 typedef enum cli_stop {
     CLI_STOP_NONE,
-    CLI_STOP_END,      /* an end token */
-    CLI_STOP_LENGTH,   /* as many tokens as asked for */
-    CLI_STOP_CONTEXT,  /* the model's context is full */
-    CLI_STOP_INTERRUPT /* Ctrl-C */
+    CLI_STOP_END,       /* an end token */
+    CLI_STOP_LENGTH,    /* as many tokens as asked for */
+    CLI_STOP_CONTEXT,   /* the model's context is full */
+    CLI_STOP_INTERRUPT, /* Ctrl-C */
+    CLI_STOP_TEXT       /* one of the stop texts */
 } cli_stop;
 
 typedef struct cli_generation {
@@ -30,6 +31,11 @@ typedef struct cli_generation {
     FILE *sink;            /* gets the text, flushed at each token */
     const char *shown;     /* text to write in front of the first token; NULL: none */
     size_t shown_bytes;
+    /* A session that the caller keeps, which holds the first `held` ids of the prompt; NULL: a new one. */
+    fb_session *kept_session;
+    int64_t held;
+    const char *const *stop_texts; /* [stop_count] */
+    int32_t stop_count;
     bool terminal; /* the sink is one: what would steer it is escaped */
     bool screen;   /* and it knows colours */
 
@@ -50,6 +56,7 @@ typedef struct cli_generation {
     fb_session *session;
     fb_sampler *sampler;
     fb_text_stream *stream;
+    fb_stop *stops;  /* or NULL */
     double last;     /* when the last token came */
     int write_errno; /* why the sink failed */
 } cli_generation;
@@ -58,6 +65,9 @@ typedef struct cli_generation {
  * printing why. */
 int cli_generate(cli_generation *generation);
 void cli_generation_free(cli_generation *generation);
+
+/* The bar of a long prefill, and its end by Ctrl-C: on_progress of a session that the caller keeps. */
+bool cli_generation_progress(void *user, int64_t done, int64_t total);
 
 double cli_clock(void); /* seconds, monotonic */
 

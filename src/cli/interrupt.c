@@ -51,6 +51,8 @@ void cli_interrupt_release(void) { atomic_store(&current, NULL); }
 
 bool cli_interrupted(void) { return interrupted; }
 
+void cli_interrupt_reset(void) { interrupted = 0; }
+
 static char cut_message[4096 + 128];
 static size_t cut_size;
 static atomic_flag cut_said = ATOMIC_FLAG_INIT;

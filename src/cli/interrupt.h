@@ -13,6 +13,8 @@ void cli_signals_begin(void);
 void cli_interrupt_catch(fb_session *session);
 void cli_interrupt_release(void);
 bool cli_interrupted(void);
+/* The next Ctrl-C is the first one again. */
+void cli_interrupt_reset(void);
 
 /* From here on, a read of what is no longer in a mapped file ends the program with CLI_FAILED and a message
  * that names `path`, which is copied. */

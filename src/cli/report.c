@@ -11,7 +11,7 @@
 static const char *const stop_names[] = {
     [CLI_STOP_NONE] = "none",           [CLI_STOP_END] = "end",
     [CLI_STOP_LENGTH] = "length",       [CLI_STOP_CONTEXT] = "context",
-    [CLI_STOP_INTERRUPT] = "interrupt",
+    [CLI_STOP_INTERRUPT] = "interrupt", [CLI_STOP_TEXT] = "text",
 };
 
 /* Rates and times; NaN where nothing was measured. */

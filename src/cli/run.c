@@ -1,24 +1,26 @@
 /* fusebox run: a prompt becomes text. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
+#include "cli/conversation.h"
 #include "cli/generate.h"
 #include "cli/memory.h"
 #include "cli/model.h"
 #include "cli/output.h"
 #include "cli/prompt.h"
 #include "cli/report.h"
+#include "cli/sampling.h"
 
 typedef struct run_options {
     cli_model_options model;
     cli_memory_options stream;
     const char *model_name, *text, *file;
-    int64_t tokens, context, top_k;
-    double temp, top_p, min_p, repeat_penalty;
-    uint64_t seed;
-    bool tokens_given, seed_given, stats, json, endless;
+    cli_sampling_options sampling;
+    cli_list stop;
+    const char *system;
+    int64_t tokens, context;
+    bool tokens_given, stats, json, endless, chat;
 } run_options;
 
 /* ---- the command line ------------------------------------------------------------------------ */
@@ -38,19 +40,10 @@ static int settle_stream(run_options *o) {
     return CLI_OK;
 }
 
-static void set_defaults(run_options *o) {
-    fb_sampler_options sampler;
-    fb_sampler_options_default(&sampler);
-    *o = (run_options){.tokens = 256, .top_k = sampler.top_k};
-    o->temp = sampler.temperature;
-    o->top_p = sampler.top_p;
-    o->min_p = sampler.min_p;
-    o->repeat_penalty = sampler.repeat_penalty;
-}
-
 static bool parse(const cli_command *command, int argc, char **argv, run_options *o, int *status) {
-    set_defaults(o);
-    cli_option model_rows[CLI_MODEL_ROWS], stream_rows[CLI_MEMORY_ROWS];
+    *o = (run_options){.tokens = 256};
+    cli_option model_rows[CLI_MODEL_ROWS], stream_rows[CLI_MEMORY_ROWS], sampling[CLI_SAMPLING_ROWS];
+    cli_sampling_rows(&o->sampling, sampling);
     cli_model_rows(&o->model, model_rows);
     cli_memory_rows(&o->stream, stream_rows);
     const cli_option stream[] = {
@@ -68,29 +61,18 @@ static bool parse(const cli_command *command, int argc, char **argv, run_options
         {CLI_ROW('n', "tokens", CLI_INT, &o->tokens, "N", "tokens at most; -1: until the text ends"),
          .range = {-1, 1e9}, .fallback = "256, or what the context has left; with --stream no limit",
          .given = &o->tokens_given},
-    };
-    const cli_option sampling[] = {
-        {CLI_ROW(0, "temp", CLI_REAL, &o->temp, "T", "temperature; 0 takes the best token"),
-         .range = {0, 100}},
-        {CLI_ROW(0, "top-k", CLI_INT, &o->top_k, "K", "draw from the K best; 0 is off"), .range = {0, 1e9}},
-        {CLI_ROW(0, "top-p", CLI_REAL, &o->top_p, "P", "draw from the best with probability P together"),
-         .range = {0, 1}},
-        {CLI_ROW(0, "min-p", CLI_REAL, &o->min_p, "P", "drop what is below P times the best"),
-         .range = {0, 1}},
-        {CLI_ROW(0, "repeat-penalty", CLI_REAL, &o->repeat_penalty, "R", "for the last 64 tokens; 1 is off"),
-         .range = {0.01, 100}},
-        {CLI_ROW('s', "seed", CLI_SEED, &o->seed, "S", "the same seed gives the same text"),
-         .fallback = "random", .given = &o->seed_given},
+        {CLI_ROW(0, "stop", CLI_LIST, &o->stop, "TEXT", "end before this text")},
+        {CLI_ROW(0, "chat", CLI_FLAG, &o->chat, NULL,
+                 "put the text into the model's chat template, as a user's message")},
+        {CLI_ROW(0, "system", CLI_STRING, &o->system, "TEXT", "with --chat: the system's message before it")},
     };
     const cli_option output[] = {
         {CLI_ROW(0, "stats", CLI_FLAG, &o->stats, NULL, "times, speed and memory to standard error")},
         {CLI_ROW(0, "json", CLI_FLAG, &o->json, NULL, "one JSON object instead of the text")},
     };
     const cli_group groups[] = {
-        {"prompt", prompt, sizeof prompt / sizeof *prompt},
-        {"sampling", sampling, sizeof sampling / sizeof *sampling},
-        {"memory", stream, sizeof stream / sizeof *stream},
-        {"execution", model_rows, CLI_MODEL_ROWS},
+        {"prompt", prompt, sizeof prompt / sizeof *prompt}, {"sampling", sampling, CLI_SAMPLING_ROWS},
+        {"memory", stream, sizeof stream / sizeof *stream}, {"execution", model_rows, CLI_MODEL_ROWS},
         {"output", output, sizeof output / sizeof *output},
     };
     cli_args args = {.command = command,
@@ -102,20 +84,12 @@ static bool parse(const cli_command *command, int argc, char **argv, run_options
     if (!cli_args_parse(&args, argc, argv, status)) return false;
     *status = cli_prompt_take(&args, &o->model_name, &o->text, &o->file);
     if (*status == CLI_OK) *status = settle_stream(o);
+    if (*status == CLI_OK && o->system && !o->chat)
+        *status = cli_fail(CLI_USAGE, "--system: %s (only with --chat)", o->system);
     return *status == CLI_OK;
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */
-
-/* A random seed has 32 bits: short to type again, and exact in every JSON reader. */
-static int choose_seed(run_options *o) {
-    uint32_t random;
-    if (o->seed_given) return CLI_OK;
-    if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random)
-        return cli_fail(CLI_FAILED, "seed: no random number from the system (give --seed)");
-    o->seed = random;
-    return CLI_OK;
-}
 
 /* How many tokens to generate: of a dense cache, not more than the context has left. */
 static int set_limit(const run_options *o, const cli_prompt *prompt, cli_generation *g) {
@@ -152,14 +126,10 @@ static int set_options(const run_options *o, const cli_prompt *prompt, cli_gener
     CLI_MODEL_SET_FUSE(&o->model, session);
     int status = cli_memory_take(&o->stream, &session->cache, &session->sinks, &session->window);
     if (status != CLI_OK) return status;
-    session->greedy = o->temp == 0; /* no other sampling option matters then */
-    fb_sampler_options_default(&g->sampler_options);
-    g->sampler_options.temperature = (float)o->temp;
-    g->sampler_options.top_k = o->top_k;
-    g->sampler_options.top_p = (float)o->top_p;
-    g->sampler_options.min_p = (float)o->min_p;
-    g->sampler_options.repeat_penalty = (float)o->repeat_penalty;
-    g->sampler_options.seed = o->seed;
+    session->greedy = o->sampling.temp == 0; /* no other sampling option matters then */
+    cli_sampling_take(&o->sampling, &g->sampler_options);
+    g->stop_texts = o->stop.values;
+    g->stop_count = o->stop.count;
     return set_limit(o, prompt, g);
 }
 
@@ -189,6 +159,7 @@ static int generate(const run_options *o, const cli_prompt *prompt, cli_generati
     g->sink = o->json ? open_memstream(&text, &bytes) : stdout;
     if (!g->sink) return cli_fail(CLI_FAILED, "text: no memory");
     if (!o->json) set_terminal(prompt, g);
+    if (o->chat) g->shown = NULL; /* an answer stands alone */
     int status = cli_generate(g);
     /* Closing gives the text its final size, for which there may be no memory. */
     if (o->json && (fclose(g->sink) != 0 || !text) && (status == CLI_OK || status == CLI_INTERRUPTED))
@@ -206,11 +177,34 @@ static int generate(const run_options *o, const cli_prompt *prompt, cli_generati
     return status;
 }
 
+/* With --chat the prompt is a user's message in the model's template. */
+static int tokenize(const run_options *o, cli_prompt *prompt, const fb_model *model) {
+    if (!o->chat) return cli_prompt_tokenize(prompt, model);
+    cli_conversation conversation = {0};
+    int status = CLI_OK;
+    if (o->system) status = cli_conversation_add(&conversation, "system", o->system, strlen(o->system));
+    if (status == CLI_OK) status = cli_conversation_add(&conversation, "user", prompt->text, prompt->bytes);
+    if (status == CLI_OK)
+        status = cli_conversation_tokenize(&conversation, model, NULL, &prompt->ids, &prompt->count);
+    cli_conversation_free(&conversation);
+    return status;
+}
+
+/* A newcomer's first hour: an instruct model takes a bare question for a finished text. */
+static void hint_chat(const run_options *o, const cli_generation *g) {
+    const char *name, *text;
+    if (o->chat || g->stop != CLI_STOP_END || g->count > 0) return;
+    if (fb_model_chat_template(g->model, 0, &name, &text))
+        fprintf(stderr, "fusebox: the text ended at once: this model has a chat template (try --chat, or "
+                        "fusebox chat)\n");
+}
+
 static int run_model(const run_options *o, cli_prompt *prompt, fb_model *model, double load_seconds) {
     cli_generation generation = {.model = model};
-    int status = cli_prompt_tokenize(prompt, model);
+    int status = tokenize(o, prompt, model);
     if (status == CLI_OK) status = set_options(o, prompt, &generation);
     if (status == CLI_OK) status = generate(o, prompt, &generation, load_seconds);
+    if (status == CLI_OK) hint_chat(o, &generation);
     cli_generation_free(&generation);
     return status;
 }
@@ -225,7 +219,7 @@ int cli_run(const cli_command *command, int argc, char **argv) {
     double start = cli_clock();
     status = cli_model_open(options.model_name, &path, &model);
     double load_seconds = cli_clock() - start;
-    if (status == CLI_OK) status = choose_seed(&options);
+    if (status == CLI_OK) status = cli_sampling_seed(&options.sampling);
     if (status == CLI_OK) status = cli_prompt_read(&prompt, options.text, options.file);
     if (status == CLI_OK) status = run_model(&options, &prompt, model, load_seconds);
     fb_model_free(model);

@@ -200,7 +200,8 @@ int cli_tokenize(const cli_command *command, int argc, char **argv) {
                          "is used.\nA single - reads the text from standard input.\n",
                      .groups = groups,
                      .group_count = 2,
-                     .max_positionals = 2};
+                     .max_positionals = 2,
+                     .takes_model = true};
     int status;
     if (!cli_args_parse(&args, argc, argv, &status)) return status;
     if (special && o.plain) return cli_fail(CLI_USAGE, "--special: with --no-special (one of them)");

@@ -204,6 +204,16 @@ static fb_status put_exported(fb_gguf_writer *w, const fb_spec *spec, const fb_e
     return FB_OK;
 }
 
+/* The format has a key for each template. */
+static void put_templates(const fb_model *m, fb_gguf_writer *w) {
+    const char *name, *text;
+    for (int i = 0; fb_model_chat_template(m, i, &name, &text); i++) {
+        char key[128] = "tokenizer.chat_template";
+        if (strcmp(name, "default") != 0) snprintf(key, sizeof key, "tokenizer.chat_template.%.80s", name);
+        fb_gguf_put_string(w, key, text);
+    }
+}
+
 static fb_status put_tokenizer(const fb_model *m, fb_gguf_writer *w, fb_error *err) {
     if (m->gguf) {
         fb_gguf_copy(w, m->gguf, "tokenizer.", NULL);
@@ -217,6 +227,7 @@ static fb_status put_tokenizer(const fb_model *m, fb_gguf_writer *w, fb_error *e
     fb_exported exported;
     fb_status status = fb_tokenizer_export(m->tokenizer, &exported, err);
     if (status == FB_OK) status = put_exported(w, m->spec, &exported, err);
+    if (status == FB_OK) put_templates(m, w);
     fb_exported_free(&exported);
     return status;
 }

@@ -102,7 +102,8 @@ static fb_status open_directory(const char *path, fb_model *m, fb_error *err) {
     FB_TRY(find_ends(path, m->spec, err));
     FB_TRY(fb_tensors_open_model(path, &m->tensors, err));
     FB_TRY(fb_model_bind(m, path, err));
-    return open_tokenizer(path, m, err);
+    FB_TRY(open_tokenizer(path, m, err));
+    return m->tokenizer ? fb_model_chat_open(path, &m->chat, err) : FB_OK;
 }
 
 /* ---- a GGUF file ----------------------------------------------------------------------------------------
@@ -130,7 +131,23 @@ static fb_status open_gguf(const char *path, fb_model *m, fb_error *err) {
     FB_TRY(find_gguf_ends(path, m, err));
     FB_TRY(fb_model_bind(m, path, err));
     FB_TRY(fb_tokenizer_from_gguf(path, m->gguf, &m->tokenizer, err));
-    return m->tokenizer ? check_tokenizer(path, m, err) : FB_OK;
+    if (!m->tokenizer) return FB_OK;
+    FB_TRY(check_tokenizer(path, m, err));
+    return fb_model_chat_from_gguf(m->gguf, m->tokenizer, &m->chat, err);
+}
+
+/* Tokens that end a turn under these names, whatever the file calls its end. Only special and added tokens
+ * count: in other vocabularies the same text is plain. */
+static void find_turn_ends(fb_model *m) {
+    static const char *const names[] = {
+        "<|im_end|>", "<|eot_id|>",      "<|eom_id|>",    "<end_of_turn>",   "<turn|>",
+        "<|end|>",    "<|end_of_turn|>", "<|endoftext|>", "<|end_of_text|>", "<|END_OF_TURN_TOKEN|>",
+    };
+    _Static_assert(sizeof names / sizeof *names <= FB_MAX_TURN_ENDS, "room for all of them");
+    for (size_t i = 0; m->tokenizer && i < sizeof names / sizeof *names; i++) {
+        int32_t id = fb_tokenizer_find_added(m->tokenizer, names[i]);
+        if (id >= 0) m->turn_ends[m->turn_end_count++] = id;
+    }
 }
 
 /* ---- the model ------------------------------------------------------------------------------------------
@@ -181,6 +198,7 @@ fb_status fb_model_open(const char *path, fb_model **out, fb_error *err) {
     m->info.vocab = p->vocab;
     m->info.context = p->context;
     m->info.has_tokenizer = m->tokenizer != NULL;
+    find_turn_ends(m);
     *out = m;
     return FB_OK;
 }
@@ -213,6 +231,7 @@ void fb_model_free(fb_model *m) {
     free(m->weights);
     if (!m->borrows) {
         fb_tokenizer_free(m->tokenizer);
+        fb_model_chat_free(m->chat);
         if (m->gguf)
             fb_gguf_free(m->gguf);
         else
@@ -249,6 +268,8 @@ bool fb_model_fact(const fb_model *m, int index, const char **name, const char *
 bool fb_model_is_end(const fb_model *m, int32_t id) {
     for (int32_t i = 0; i < m->spec->end_count; i++)
         if (m->spec->ends[i] == id) return true;
+    for (int32_t i = 0; i < m->turn_end_count; i++)
+        if (m->turn_ends[i] == id) return true;
     return false;
 }
 

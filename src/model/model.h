@@ -6,15 +6,21 @@
 #include "base/dtype.h"
 #include "base/tensor.h"
 #include "file/gguf.h"
+#include "model/chat.h"
 #include "text/tokenizer.h"
+
+#define FB_MAX_TURN_ENDS 16
 
 struct fb_model {
     fb_spec *spec;
     fb_gguf *gguf; /* the file, which has the tensors; NULL for a directory */
     fb_tensor_table *tensors;
-    fb_weight *weights;      /* [slots][layers]: the file's */
-    fb_tokenizer *tokenizer; /* or NULL */
-    bool borrows;            /* files and tokenizer are another model's */
+    fb_weight *weights;                  /* [slots][layers]: the file's */
+    fb_tokenizer *tokenizer;             /* or NULL */
+    fb_model_chat *chat;                 /* or NULL */
+    int32_t turn_ends[FB_MAX_TURN_ENDS]; /* ids that end a turn, by the names of their tokens */
+    int32_t turn_end_count;
+    bool borrows; /* files, tokenizer and chat are another model's */
     fb_model_info info;
     struct fb_attached *attached; /* what others keep for the model as long as it is open */
     int64_t parameters[FB_DTYPE_COUNT], bytes[FB_DTYPE_COUNT]; /* of the weights as stored, by dtype */

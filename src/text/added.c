@@ -179,13 +179,32 @@ fb_status fb_added_build(fb_added *added, fb_error *err) {
     return status;
 }
 
+/* Shorter tokens that are tried where a longer one is not allowed. Published sets have at most a handful of
+ * which one begins another. */
+#define SHORTER_TRIED 64
+
+/* The longest token that starts where `node` was reached and is allowed there; -1: none. `free_bytes`
+ * from there on have no mark. */
+static int32_t find_allowed(const fb_added *added, int32_t node, const fb_added_filter *filter,
+                            int64_t free_bytes) {
+    for (int tried = 0; tried < SHORTER_TRIED; tried++, node = added->nodes[node].fail) {
+        int32_t token = added->nodes[node].token;
+        if (token < 0 || !filter) return token;
+        if (added->tokens[token].size <= free_bytes || !filter->guarded[added->tokens[token].id])
+            return token;
+    }
+    return -1;
+}
+
 /* The longest token at every byte of the text where one starts, the last such byte first. */
-static fb_status find_matches(const fb_added *added, const char *text, int64_t size, fb_parts *parts,
-                              fb_error *err) {
+static fb_status find_matches(const fb_added *added, const char *text, int64_t size,
+                              const fb_added_filter *filter, fb_parts *parts, fb_error *err) {
     int32_t node = ROOT;
+    int64_t free_bytes = 0;
     for (int64_t at = size - 1; at >= 0; at--) {
         node = step(added, node, (unsigned char)text[at]);
-        int32_t token = added->nodes[node].token;
+        free_bytes = filter && filter->marks[at] ? 0 : free_bytes + 1;
+        int32_t token = find_allowed(added, node, filter, free_bytes);
         if (token < 0) continue;
         fb_added_match *matches = fb_array_grow(parts->matches, parts->match_count, &parts->match_capacity, 1,
                                                 sizeof *parts->matches);
@@ -248,8 +267,13 @@ static fb_status add_part(fb_parts *parts, fb_span span, int32_t id, fb_error *e
 
 fb_status fb_added_cut(const fb_added *added, const char *text, int64_t size, fb_parts *parts,
                        fb_error *err) {
+    return fb_added_cut_filtered(added, text, size, NULL, parts, err);
+}
+
+fb_status fb_added_cut_filtered(const fb_added *added, const char *text, int64_t size,
+                                const fb_added_filter *filter, fb_parts *parts, fb_error *err) {
     parts->size = parts->match_count = 0;
-    if (added->count > 0) FB_TRY(find_matches(added, text, size, parts, err));
+    if (added->count > 0) FB_TRY(find_matches(added, text, size, filter, parts, err));
     fb_span space = {0, 0};
     int64_t done = 0; /* text before it is in a part */
     int64_t from = 0; /* the next match starts here or behind it, also in space that was stripped */

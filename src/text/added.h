@@ -60,9 +60,18 @@ typedef struct fb_parts {
     int64_t match_count, match_capacity;
 } fb_parts;
 
+/* Which tokens may be cut out where. Texts of users must not become special tokens. */
+typedef struct fb_added_filter {
+    const unsigned char *marks; /* [size of the text]; not 0: a user wrote the byte */
+    const bool *guarded;        /* by id: this token may be made of bytes without a mark only */
+} fb_added_filter;
+
 /* Cuts `text`, valid UTF-8, into `parts`, which are replaced. The leftmost token counts, and of those the
  * longest. O(n), whatever the tokens are. */
 fb_status fb_added_cut(const fb_added *added, const char *text, int64_t size, fb_parts *parts, fb_error *err);
+/* The same with a filter, which may be NULL. */
+fb_status fb_added_cut_filtered(const fb_added *added, const char *text, int64_t size,
+                                const fb_added_filter *filter, fb_parts *parts, fb_error *err);
 void fb_parts_free(fb_parts *parts);
 
 #endif

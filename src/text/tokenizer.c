@@ -1,8 +1,10 @@
 #include "text/tokenizer.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "text/tokenizer_impl.h"
+#include "text/unicode.h"
 #include "text/utf8.h"
 
 void fb_tokenizer_free(fb_tokenizer *tokenizer) {
@@ -58,6 +60,7 @@ typedef struct encoding {
     fb_pattern_work patterns;
     fb_bpe_work merging;
     fb_unigram_work cutting;
+    fb_added_filter filter; /* of a marked text; guarded is NULL otherwise */
 } encoding;
 
 static void free_encoding(encoding *e) {
@@ -135,6 +138,35 @@ static fb_status encode_part(encoding *e, const char *text, int64_t size, bool f
     return FB_OK;
 }
 
+/* A part of a marked text between two added tokens. Marks cannot be followed through a normalizer: tokens
+ * that are looked for in normalised text are cut out before, unless the part has no mark at all. */
+static fb_status encode_marked_part(encoding *e, const char *text, fb_span span, fb_error *err) {
+    const fb_added *normalized = &e->tokenizer->normalized;
+    int64_t size = span.end - span.start;
+    bool first = span.start == 0;
+    if (normalized->count == 0 || !memchr(e->filter.marks + span.start, 1, (size_t)size))
+        return encode_part(e, text + span.start, size, first, err);
+    fb_added_filter filter = {e->filter.marks + span.start, e->filter.guarded};
+    fb_parts parts = {0};
+    fb_status status = fb_added_cut_filtered(normalized, text + span.start, size, &filter, &parts, err);
+    for (int64_t i = 0; i < parts.size && status == FB_OK; i++) {
+        const fb_part *part = &parts.data[i];
+        const char *at = text + span.start + part->span.start;
+        int which;
+        if (part->id >= 0) {
+            status = fb_ids_append(&e->ids, &part->id, 1, err);
+            continue;
+        }
+        status = fb_tokenizer_normalize(e->tokenizer, &e->patterns, at, part->span.end - part->span.start,
+                                        e->normal_growth, e->normal, &which, err);
+        if (status == FB_OK)
+            status = encode_piece(e, e->normal[which].data, e->normal[which].size,
+                                  first && part->span.start == 0, err);
+    }
+    fb_parts_free(&parts);
+    return status;
+}
+
 static fb_status encode_text(encoding *e, const char *text, int64_t size, fb_error *err) {
     if (!fb_utf8_valid(text, size)) {
         FB_TRY(fb_utf8_append_lossy(&e->clean, text, size, err));
@@ -145,11 +177,14 @@ static fb_status encode_text(encoding *e, const char *text, int64_t size, fb_err
     fb_pattern_work_start(&e->patterns, size);
     e->cutting.limit = FB_UNIGRAM_STEPS + FB_UNIGRAM_STEPS_PER_BYTE * size;
     fb_growth_start(e->split_growth, "pre_tokenizer", SPLIT_GROWTH * size + GROWTH_CONSTANT);
-    FB_TRY(fb_added_cut(&e->tokenizer->raw, text, size, &e->raw, err));
+    bool marked = e->filter.guarded != NULL;
+    FB_TRY(fb_added_cut_filtered(&e->tokenizer->raw, text, size, marked ? &e->filter : NULL, &e->raw, err));
     for (int64_t i = 0; i < e->raw.size; i++) {
         const fb_part *part = &e->raw.data[i];
         if (part->id >= 0)
             FB_TRY(fb_ids_append(&e->ids, &part->id, 1, err));
+        else if (marked)
+            FB_TRY(encode_marked_part(e, text, part->span, err));
         else
             FB_TRY(encode_part(e, text + part->span.start, part->span.end - part->span.start,
                                part->span.start == 0, err));
@@ -165,20 +200,85 @@ static fb_status encode_all(encoding *e, const char *text, int64_t size, bool sp
     return fb_ids_append(&e->ids, NULL, 0, err); /* an array even for no ids */
 }
 
-fb_status fb_tokenizer_encode(const fb_tokenizer *tokenizer, const char *text, size_t bytes, bool special,
-                              int32_t **ids, int64_t *count, fb_error *err) {
+static fb_status encode(encoding *e, const char *text, size_t bytes, bool special, int32_t **ids,
+                        int64_t *count, fb_error *err) {
     *ids = NULL;
     *count = 0;
     if (bytes > FB_TEXT_LIMIT)
         return fb_fail(err, FB_ERROR_USAGE, "text: %zu bytes (at most %lld)", bytes,
                        (long long)FB_TEXT_LIMIT);
-    encoding e = {.tokenizer = tokenizer};
-    fb_status status = encode_all(&e, text, (int64_t)bytes, special, err);
+    fb_status status = encode_all(e, text, (int64_t)bytes, special, err);
     if (status == FB_OK) {
-        *ids = e.ids.data;
-        *count = e.ids.size;
-        e.ids = (fb_ids){0};
+        *ids = e->ids.data;
+        *count = e->ids.size;
+        e->ids = (fb_ids){0};
     }
-    free_encoding(&e);
+    free_encoding(e);
     return status;
+}
+
+fb_status fb_tokenizer_encode(const fb_tokenizer *tokenizer, const char *text, size_t bytes, bool special,
+                              int32_t **ids, int64_t *count, fb_error *err) {
+    encoding e = {.tokenizer = tokenizer};
+    return encode(&e, text, bytes, special, ids, count, err);
+}
+
+/* ---- texts of users ---- */
+
+static bool is_space(const char *text, int64_t size) {
+    for (int64_t at = 0; at < size;) {
+        fb_utf8_char c = fb_utf8_read(text + at, size - at);
+        if (!fb_unicode_is_space(c.code)) return false;
+        at += c.size;
+    }
+    return true;
+}
+
+/* Guards the set's tokens that are special or have a meaning in the template. */
+static void guard_tokens(const fb_tokenizer *tokenizer, const fb_added *added, const char *template_text,
+                         bool *guarded) {
+    size_t size = strlen(template_text);
+    for (int64_t i = 0; i < added->count; i++) {
+        int32_t id = added->tokens[i].id;
+        int64_t bytes;
+        const char *text = fb_tokenizer_token_text(tokenizer, id, &bytes);
+        guarded[id] = tokenizer->bpe.vocab.tokens[id].special ||
+                      (text && !is_space(text, bytes) && memmem(template_text, size, text, (size_t)bytes));
+    }
+}
+
+fb_status fb_tokenizer_encode_marked(const fb_tokenizer *tokenizer, const char *text,
+                                     const unsigned char *marks, size_t bytes, const char *template_text,
+                                     int32_t **ids, int64_t *count, fb_error *err) {
+    int64_t vocab = tokenizer->bpe.vocab.ids;
+    bool *guarded = calloc((size_t)vocab + 1, sizeof *guarded);
+    *ids = NULL;
+    *count = 0;
+    if (!guarded) return fb_fail_memory(err, "tokenizer", vocab);
+    guard_tokens(tokenizer, &tokenizer->raw, template_text, guarded);
+    guard_tokens(tokenizer, &tokenizer->normalized, template_text, guarded);
+    encoding e = {.tokenizer = tokenizer, .filter = {marks, guarded}};
+    fb_status status = encode(&e, text, bytes, false, ids, count, err);
+    free(guarded);
+    return status;
+}
+
+int32_t fb_tokenizer_find_added(const fb_tokenizer *tokenizer, const char *text) {
+    const fb_added *sets[] = {&tokenizer->raw, &tokenizer->normalized};
+    int64_t wanted = (int64_t)strlen(text);
+    for (int k = 0; k < 2; k++)
+        for (int64_t i = 0; i < sets[k]->count; i++) {
+            int64_t size;
+            const char *name = fb_tokenizer_token_text(tokenizer, sets[k]->tokens[i].id, &size);
+            if (name && size == wanted && memcmp(name, text, (size_t)size) == 0) return sets[k]->tokens[i].id;
+        }
+    return -1;
+}
+
+const char *fb_tokenizer_token_text(const fb_tokenizer *tokenizer, int64_t id, int64_t *size) {
+    const fb_vocab *vocab = &tokenizer->bpe.vocab;
+    *size = 0;
+    if (id < 0 || id >= vocab->ids || !vocab->tokens[id].used) return NULL;
+    *size = vocab->tokens[id].size;
+    return vocab->text.data + vocab->tokens[id].offset;
 }

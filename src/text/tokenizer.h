@@ -24,6 +24,18 @@ const int32_t *fb_tokenizer_prefix(const fb_tokenizer *tokenizer, int64_t *count
  * nothing instead of being an error. */
 void fb_tokenizer_pad(fb_tokenizer *tokenizer, int64_t ids);
 
+/* Encodes a text of which users wrote the bytes with a mark, without the template around it. Special tokens
+ * are only made of bytes without a mark. The same holds for added tokens that occur in `template_text`, which
+ * gives them their meaning; white space is no such token. `bytes` is valid UTF-8. */
+fb_status fb_tokenizer_encode_marked(const fb_tokenizer *tokenizer, const char *text,
+                                     const unsigned char *marks, size_t bytes, const char *template_text,
+                                     int32_t **ids, int64_t *count, fb_error *err);
+
+/* The id of a special or added token by its text, or -1. */
+int32_t fb_tokenizer_find_added(const fb_tokenizer *tokenizer, const char *text);
+/* The text of a token, not terminated; NULL if there is none with this id. */
+const char *fb_tokenizer_token_text(const fb_tokenizer *tokenizer, int64_t id, int64_t *size);
+
 /* The streaming form behind fb_text_stream; fusebox.h describes it. */
 fb_status fb_tokenizer_stream(const fb_tokenizer *tokenizer, fb_text_stream **out, fb_error *err);
 

@@ -170,6 +170,27 @@ static void sampler_checks(void **state) {
     assert_null(sampler);
 }
 
+static void chat_checks(void **state) {
+    (void)state;
+    fb_model *model = fbt_model_open(FBT_STORYTELLER);
+    fb_chat_options options;
+    char *text;
+    size_t bytes;
+    fb_error err;
+    fb_chat_options_default(&options);
+    options.template_text = "{{ tools }}{{ add_generation_prompt }}";
+    options.tools = "not JSON";
+    options.size = offsetof(fb_chat_options, tools); /* an older header */
+    assert_ok(fb_chat_render(model, "[]", &options, &text, &bytes, &err), &err);
+    assert_string_equal(text, "NoneTrue");
+    fb_free(text);
+    options.size = 0;
+    assert_refused(fb_chat_render(model, "[]", &options, &text, &bytes, &err), FB_ERROR_USAGE, &err,
+                   "fb_chat_options: size: 0 ");
+    assert_null(text);
+    fb_model_free(model);
+}
+
 /* A field behind the given size has its default, whatever lies there. */
 static void session_reads_no_further(void **state) {
     (void)state;
@@ -276,6 +297,7 @@ int main(void) {
         cmocka_unit_test(given_back_up_to_the_size),
         cmocka_unit_test(every_call_checks),
         cmocka_unit_test(sampler_checks),
+        cmocka_unit_test(chat_checks),
         cmocka_unit_test(session_reads_no_further),
         cmocka_unit_test(infos_stop_at_the_size),
         cmocka_unit_test(weights_by_dtype),

@@ -199,6 +199,27 @@ static fb_status try_text(stage *s, fb_error *err) {
     return status;
 }
 
+/* The template is read with the model, parsed and rendered, and its text becomes ids; stop texts. */
+static fb_status try_chat(stage *s, fb_error *err) {
+    fb_model *model;
+    int32_t *tokens = NULL;
+    int64_t number;
+    fb_stop *stop = NULL;
+    const char *text;
+    size_t bytes;
+    bool stopped;
+    FB_TRY(fb_model_open(s->path, &model, err));
+    fb_status status =
+        fb_chat_tokenize(model, "[{\"role\":\"user\",\"content\":\"a b\"}]", NULL, &tokens, &number, err);
+    if (status == FB_OK) status = fb_stop_create((const char *[]){"ab", "c"}, 2, &stop, err);
+    if (status == FB_OK) status = fb_stop_push(stop, "aab", 3, &text, &bytes, &stopped, err);
+    if (status == FB_OK) assert_true(number > 0 && stopped && bytes == 1);
+    fb_stop_free(stop);
+    fb_free(tokens);
+    fb_model_free(model);
+    return status;
+}
+
 static fb_status try_quantize(stage *s, fb_error *err) {
     char *dir = fbt_dir_create(), *path = fbt_format("%s/x.gguf", dir);
     fb_quantize_options options = {.size = sizeof options};
@@ -267,6 +288,11 @@ static int set_up(void **state) {
     fbt_json_set(tokenizer, "pre_tokenizer.add_prefix_space", "false"); /* a GGUF file cannot say more */
     fbt_json_set(tokenizer, "added_tokens", "[]");
     free(tokenizer);
+    char *config = fbt_format("%s/tokenizer_config.json", s->path);
+    fbt_text_write(config,
+                   "{\"bos_token\": \"a\", \"chat_template\": \"{% macro f(x) %}{{ x|upper }}{% endmacro %}"
+                   "{% for m in messages %}{{ bos_token ~ m.content ~ f(m|tojson) }}{% endfor %}\"}");
+    free(config);
     s->model = fbt_model_open(s->path);
     s->options.size = sizeof s->options;
     fb_session_options_default(&s->options);
@@ -297,9 +323,9 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        ATTEMPT(try_model),   ATTEMPT(try_gguf),     ATTEMPT(try_shards),
-        ATTEMPT(try_session), ATTEMPT(try_fork),     ATTEMPT(try_first_session),
-        ATTEMPT(try_text),    ATTEMPT(try_quantize), ATTEMPT(try_greedy),
+        ATTEMPT(try_model),  ATTEMPT(try_gguf),          ATTEMPT(try_shards), ATTEMPT(try_session),
+        ATTEMPT(try_fork),   ATTEMPT(try_first_session), ATTEMPT(try_text),   ATTEMPT(try_quantize),
+        ATTEMPT(try_greedy), ATTEMPT(try_chat),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
