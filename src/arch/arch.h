@@ -24,7 +24,17 @@ typedef struct fb_hyper {
     bool tied;     /* the head is the embedding */
     int32_t rotary;
     double rope_base,
-        rope_linear; /* frequencies: base^(-2 i / rotary) / linear, and perhaps scaled further */
+        rope_linear;         /* frequencies: base^(-2 i / rotary) / linear, and perhaps scaled further */
+    double rope_yarn;        /* the factor of yarn, with its usual settings; 0: other frequencies */
+    int64_t rope_original;   /* yarn, longrope: the original context */
+    double rope_magnitude;   /* of cosines and sines */
+    bool rope_other;         /* scaled in a way that no number here tells */
+    double rope_base_window; /* of layers with a window; 0: the same */
+    double embedding_scale, attention_scale, residual_scale, logit_scale; /* 0: not said */
+    double attention_cap, logit_cap;                                      /* 0: none */
+    int64_t window,
+        window_pattern; /* pattern n: all layers but every n-th have the window; 1: all; 0: other */
+    bool still;         /* some layers have no rotary positions */
 } fb_hyper;
 
 typedef struct fb_spec {

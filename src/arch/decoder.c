@@ -277,6 +277,35 @@ static void add_facts(fb_spec *spec, const fb_decoder *d) {
     fb_spec_fact(spec, "embeddings", "%s", d->tied ? "tied" : "untied");
 }
 
+/* The period of the layers that see everything, if all others have the window; 1: all have it; 0: other. */
+static int64_t pattern_of(const fb_decoder *d, int64_t layers) {
+    for (int64_t pattern = 1; pattern <= layers + 1; pattern++) {
+        bool same = true;
+        for (int64_t i = 0; i < layers && same; i++)
+            same = d->slides[i] == (pattern == 1 || (i + 1) % pattern != 0);
+        if (same) return pattern > layers ? 1 : pattern;
+    }
+    return 0;
+}
+
+static void say_more(fb_hyper *h, const fb_decoder *d, int64_t layers) {
+    const fb_rope *rope = &d->ropes[0];
+    h->rope_yarn = fb_rope_is_usual_yarn(rope) ? rope->factor : 0;
+    h->rope_original = rope->original_context;
+    h->rope_magnitude = rope->magnitude;
+    h->rope_other = fb_rope_is_other(rope);
+    h->rope_base_window = d->rope_count > 1 ? d->ropes[1].base : 0;
+    h->embedding_scale = d->embedding_scale;
+    h->attention_scale = d->attention_scale;
+    h->residual_scale = d->residual_scale;
+    h->logit_scale = d->logit_scale;
+    h->attention_cap = d->attention_cap;
+    h->logit_cap = d->logit_cap;
+    h->window = d->window;
+    h->window_pattern = d->window ? pattern_of(d, layers) : 0;
+    for (int64_t i = 0; i < layers; i++) h->still = h->still || d->still[i];
+}
+
 static fb_status write_spec(fb_spec *spec, const fb_decoder *d, fb_error *err) {
     fb_program *p = &spec->program;
     spec->hyper.heads = d->heads;
@@ -287,6 +316,7 @@ static fb_status write_spec(fb_spec *spec, const fb_decoder *d, fb_error *err) {
     spec->hyper.rotary = d->ropes[0].rotary;
     spec->hyper.rope_base = d->ropes[0].base;
     spec->hyper.rope_linear = fb_rope_is_linear(&d->ropes[0]) ? d->ropes[0].factor : 1;
+    say_more(&spec->hyper, d, p->layers);
     p->kv_heads = d->kv_heads;
     p->head_dim = d->head_dim;
     spec->ignored[0] = ".self_attn.rotary_emb.inv_freq";

@@ -11,51 +11,103 @@
 
 #define KEY_SIZE 256 /* no key of a file is longer */
 
-typedef enum arch_column { NEOX, LLAMA, GPT2, ARCH_COUNT } arch_column;
+/* Which architectures a row of the tables below is for. */
+enum {
+    NEOX = 1 << 0,
+    LLAMA = 1 << 1,
+    GPT2 = 1 << 2,
+    MISTRAL = 1 << 3,
+    QWEN2 = 1 << 4,
+    QWEN3 = 1 << 5,
+    GEMMA2 = 1 << 6,
+    GEMMA3 = 1 << 7,
+    PHI3 = 1 << 8,
+    OLMO2 = 1 << 9,
+    GRANITE = 1 << 10,
+    SMOLLM3 = 1 << 11,
+    STABLELM = 1 << 12,
+    GEMMA = GEMMA2 | GEMMA3,
+    ROTARY = ~GPT2,
+    GROUPED = ~(NEOX | GPT2),                     /* KV heads may be fewer than heads */
+    PAIRED = LLAMA | MISTRAL | GRANITE | SMOLLM3, /* rotating rows are adjacent: all rows must rotate */
+    RMS = GROUPED & ~STABLELM
+};
 
 /* What is not said in a GGUF file because it is the same for all of an architecture. */
-static const struct {
+typedef struct arch_row {
+    uint32_t bit;
     const char *model_type, *activation_key, *activation;
-    const char *attention_bias, *mlp_bias; /* tensors that are there when layers have these biases; or NULL */
-} archs[ARCH_COUNT] = {
-    [NEOX] = {"gpt_neox", "hidden_act", "gelu", "blk.0.attn_qkv.bias", NULL},
-    [LLAMA] = {"llama", "hidden_act", "silu", "blk.0.attn_q.bias", "blk.0.ffn_gate.bias"},
-    [GPT2] = {"gpt2", "activation_function", "gelu_new", NULL, NULL},
+    /* Tensors that are there when layers have these biases, or NULL; and the config's key. */
+    const char *attention_bias, *attention_key, *mlp_bias;
+} arch_row;
+
+static const arch_row archs[] = {
+    {NEOX, "gpt_neox", "hidden_act", "gelu", "blk.0.attn_qkv.bias", "attention_bias", NULL},
+    {LLAMA, "llama", "hidden_act", "silu", "blk.0.attn_q.bias", "attention_bias", "blk.0.ffn_gate.bias"},
+    {GPT2, "gpt2", "activation_function", "gelu_new", NULL, NULL, NULL},
+    {MISTRAL, "mistral", "hidden_act", "silu", NULL, NULL, NULL},
+    {QWEN2, "qwen2", "hidden_act", "silu", NULL, NULL, NULL},
+    {QWEN3, "qwen3", "hidden_act", "silu", "blk.0.attn_q.bias", "attention_bias", NULL},
+    {GEMMA2, "gemma2", "hidden_activation", "gelu_pytorch_tanh", NULL, NULL, NULL},
+    {GEMMA3, "gemma3_text", "hidden_activation", "gelu_pytorch_tanh", NULL, NULL, NULL},
+    {PHI3, "phi3", "hidden_act", "silu", NULL, NULL, NULL},
+    {OLMO2, "olmo2", "hidden_act", "silu", NULL, NULL, NULL},
+    {GRANITE, "granite", "hidden_act", "silu", "blk.0.attn_q.bias", "attention_bias", "blk.0.ffn_gate.bias"},
+    {SMOLLM3, "smollm3", "hidden_act", "silu", NULL, NULL, NULL},
+    {STABLELM, "stablelm", "hidden_act", "silu", "blk.0.attn_q.bias", "use_qkv_bias", NULL},
 };
 
 /* Keys of a file, behind "<architecture>.", that are the same number under another name in a config. */
 static const struct {
     const char *key;
-    bool needed; /* by every architecture that knows it */
-    const char *config[ARCH_COUNT];
+    bool needed; /* by every architecture of the row */
+    uint32_t archs;
+    const char *config;
 } renamed[] = {
-    {"vocab_size", false, {"vocab_size", "vocab_size", "vocab_size"}},
-    {"context_length", true, {"max_position_embeddings", "max_position_embeddings", "n_positions"}},
-    {"embedding_length", true, {"hidden_size", "hidden_size", "n_embd"}},
-    {"block_count", true, {"num_hidden_layers", "num_hidden_layers", "n_layer"}},
-    {"feed_forward_length", true, {"intermediate_size", "intermediate_size", "n_inner"}},
-    {"use_parallel_residual", true, {"use_parallel_residual", NULL, NULL}},
-    {"attention.head_count", true, {"num_attention_heads", "num_attention_heads", "n_head"}},
-    {"attention.head_count_kv", false, {NULL, "num_key_value_heads", NULL}},
-    {"attention.key_length", false, {"head_dim", "head_dim", "head_dim"}},
-    {"attention.layer_norm_epsilon", true, {"layer_norm_eps", NULL, "layer_norm_epsilon"}},
-    {"attention.layer_norm_rms_epsilon", true, {NULL, "rms_norm_eps", NULL}},
-    {"rope.freq_base", false, {"rope_theta", "rope_theta", NULL}},
+    {"vocab_size", false, ~0u, "vocab_size"},
+    {"context_length", true, ROTARY, "max_position_embeddings"},
+    {"context_length", true, GPT2, "n_positions"},
+    {"embedding_length", true, ROTARY, "hidden_size"},
+    {"embedding_length", true, GPT2, "n_embd"},
+    {"block_count", true, ROTARY, "num_hidden_layers"},
+    {"block_count", true, GPT2, "n_layer"},
+    {"feed_forward_length", true, ROTARY, "intermediate_size"},
+    {"feed_forward_length", true, GPT2, "n_inner"},
+    {"use_parallel_residual", true, NEOX, "use_parallel_residual"},
+    {"use_parallel_residual", false, STABLELM, "use_parallel_residual"},
+    {"attention.head_count", true, ROTARY, "num_attention_heads"},
+    {"attention.head_count", true, GPT2, "n_head"},
+    {"attention.head_count_kv", false, GROUPED, "num_key_value_heads"},
+    {"attention.key_length", false, ~0u, "head_dim"},
+    {"attention.layer_norm_epsilon", true, NEOX | STABLELM, "layer_norm_eps"},
+    {"attention.layer_norm_epsilon", true, GPT2, "layer_norm_epsilon"},
+    {"attention.layer_norm_rms_epsilon", true, RMS, "rms_norm_eps"},
+    {"rope.freq_base", false, ROTARY, "rope_theta"},
+    {"rope.freq_base_swa", false, GEMMA3, "rope_local_base_freq"},
+    {"attention.sliding_window", false, MISTRAL | PHI3 | GEMMA, "sliding_window"},
+    {"attention.sliding_window_pattern", false, GEMMA, "sliding_window_pattern"},
+    {"attn_logit_softcapping", false, GEMMA, "attn_logit_softcapping"},
+    {"final_logit_softcapping", false, GEMMA, "final_logit_softcapping"},
+    {"attention.scale", false, GRANITE, "attention_multiplier"},
+    {"embedding_scale", false, GRANITE, "embedding_multiplier"},
+    {"residual_scale", false, GRANITE, "residual_multiplier"},
+    {"logit_scale", false, GRANITE, "logits_scaling"},
 };
 
-/* Keys that change nothing as long as they have this value. */
+/* Keys that change nothing as long as they have this value, unless the table above has them. */
 static const struct {
     const char *key;
     double value;
+    uint32_t readers; /* architectures that read it elsewhere */
 } neutral[] = {
-    {"expert_count", 0},
-    {"expert_used_count", 0},
-    {"attention.sliding_window", 0},
-    {"attention.max_alibi_bias", 0},
-    {"attention.clamp_kqv", 0},
-    {"attention.scale", 0},
-    {"attention.causal", 1},
-    {"rope.scaling.attn_factor", 1},
+    {"expert_count", 0, 0},
+    {"expert_used_count", 0, 0},
+    {"attention.sliding_window", 0, 0},
+    {"attention.max_alibi_bias", 0, 0},
+    {"attention.clamp_kqv", 0, 0},
+    {"attention.scale", 0, 0},
+    {"attention.causal", 1, 0},
+    {"rope.scaling.attn_factor", 1, PHI3},
 };
 
 /* Keys that are read elsewhere here, or that say nothing about the maths. */
@@ -74,7 +126,7 @@ typedef struct translation {
     const char *what;
     const fb_gguf *gguf;
     const char *prefix; /* what the file calls the architecture */
-    arch_column arch;
+    const arch_row *arch;
     fb_json_builder *config;
 } translation;
 
@@ -107,19 +159,25 @@ static void put_text(const translation *t, const char *key, const char *text) {
 
 /* ---- what a file may say ------------------------------------------------------------------------------- */
 
-static bool is_known(const translation *t, const char *key) {
+static bool is_renamed(const translation *t, const char *key) {
     for (size_t i = 0; i < COUNT(renamed); i++)
-        if (strcmp(key, renamed[i].key) == 0 && renamed[i].config[t->arch]) return true;
+        if (strcmp(key, renamed[i].key) == 0 && renamed[i].archs & t->arch->bit) return true;
+    return false;
+}
+
+static bool is_known(const translation *t, const char *key) {
+    if (is_renamed(t, key)) return true;
     for (size_t i = 0; i < COUNT(neutral); i++)
         if (strcmp(key, neutral[i].key) == 0) return true;
     for (size_t i = 0; i < COUNT(others); i++)
-        if (strcmp(key, others[i]) == 0) return t->arch != GPT2 || strncmp(key, "rope.", 5) != 0;
+        if (strcmp(key, others[i]) == 0) return t->arch->bit != GPT2 || strncmp(key, "rope.", 5) != 0;
     return false;
 }
 
 static fb_status check_neutral(const translation *t, fb_error *err) {
     for (size_t i = 0; i < COUNT(neutral); i++) {
-        const fb_json *value = member(t, neutral[i].key);
+        bool read = is_renamed(t, neutral[i].key) || neutral[i].readers & t->arch->bit;
+        const fb_json *value = read ? NULL : member(t, neutral[i].key);
         double number = fb_json_is(value, FB_JSON_BOOL) ? fb_json_bool_of(value) : fb_json_real_of(value);
         char text[64];
         if (value && (fb_json_is(value, FB_JSON_STRING) || number != neutral[i].value))
@@ -151,11 +209,14 @@ static fb_status check_keys(const translation *t, fb_error *err) {
 
 static fb_status put_renamed(const translation *t, fb_error *err) {
     for (size_t i = 0; i < COUNT(renamed); i++) {
-        const char *to = renamed[i].config[t->arch];
+        const char *to = renamed[i].archs & t->arch->bit ? renamed[i].config : NULL;
         const fb_json *value = to ? member(t, renamed[i].key) : NULL;
         if (to && !value && renamed[i].needed)
             return fb_fail(err, FB_ERROR_FILE, "%s: %s.%s: missing", t->what, t->prefix, renamed[i].key);
-        if (value) fb_json_put_copy(t->config, to, value);
+        /* A window of 0 is none. */
+        bool none =
+            value && strcmp(renamed[i].key, "attention.sliding_window") == 0 && !fb_json_int_of(value);
+        if (value && !none) fb_json_put_copy(t->config, to, value);
     }
     return FB_OK;
 }
@@ -182,7 +243,7 @@ static fb_status check_heads(const translation *t, int64_t *head_dim, fb_error *
         return fb_fail(err, FB_ERROR_FILE,
                        "%s: %s.attention.head_count: %lld (at most embedding_length %lld)", t->what,
                        t->prefix, (long long)heads, (long long)hidden);
-    if (t->arch != LLAMA && kv_heads != heads)
+    if (!(t->arch->bit & GROUPED) && kv_heads != heads)
         return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: %s.attention.head_count_kv: %lld (only %lld)", t->what,
                        t->prefix, (long long)kv_heads, (long long)heads);
     if (values != *head_dim)
@@ -198,52 +259,110 @@ static double rotary_share(int64_t rotary, int64_t head_dim) {
     return (int64_t)(share * (double)head_dim) < rotary ? nextafter(share, 1) : share;
 }
 
+/* The lists of longrope are tensors of the file. */
+static fb_status put_list(const translation *t, const char *tensor, const char *key, int64_t count,
+                          fb_error *err) {
+    const fb_tensor_entry *entry = fb_tensors_find(t->gguf->tensors, tensor);
+    char text[96];
+    if (!entry) return fb_fail(err, FB_ERROR_FILE, "%s: %s: missing tensor", t->what, tensor);
+    if (entry->type != FB_STORED_F32 || entry->dims != 1 || entry->count != count)
+        return fb_fail(err, FB_ERROR_FILE, "%s: %s: %s %s (F32 [%lld])", t->what, tensor,
+                       fb_stored_name(entry->type), fb_tensor_shape_text(entry, text, sizeof text),
+                       (long long)count);
+    fb_json_open_array(t->config, key);
+    for (int64_t i = 0; i < count; i++) {
+        float factor;
+        memcpy(&factor, entry->data + i * (int64_t)sizeof factor, sizeof factor);
+        fb_json_put_real(t->config, NULL, isfinite(factor) ? (double)factor : 0);
+    }
+    fb_json_close(t->config);
+    return FB_OK;
+}
+
+static fb_status put_longrope(const translation *t, int64_t rotary, fb_error *err) {
+    double magnitude;
+    int64_t original;
+    FB_TRY(read_real(t, "rope.scaling.attn_factor", 1e-6, 1e6, 1, &magnitude, err));
+    FB_TRY(read_int(t, "rope.scaling.original_context_length", 1, FB_LIMIT_CONTEXT, 4096, &original, err));
+    fb_json_open_object(t->config, "rope_scaling");
+    put_text(t, "rope_type", "longrope");
+    fb_json_put_int(t->config, "original_max_position_embeddings", original);
+    fb_json_put_real(t->config, "attention_factor", magnitude);
+    FB_TRY(put_list(t, FB_GGUF_ROPE_SHORT, "short_factor", rotary / 2, err));
+    FB_TRY(put_list(t, FB_GGUF_ROPE_LONG, "long_factor", rotary / 2, err));
+    fb_json_close(t->config);
+    return FB_OK;
+}
+
 /* A factor without a type, or under its old name, is linear too. */
-static fb_status put_scaling(const translation *t, fb_error *err) {
+static fb_status put_scaling(const translation *t, int64_t rotary, fb_error *err) {
     char key[KEY_SIZE];
     const char *type;
     double factor;
+    int64_t original;
+    if (t->arch->bit == PHI3 && fb_tensors_find(t->gguf->tensors, FB_GGUF_ROPE_LONG))
+        return put_longrope(t, rotary, err);
     FB_TRY(read_real(t, "rope.scale_linear", 0, 1e6, 0, &factor, err));
     FB_TRY(read_real(t, "rope.scaling.factor", 0, 1e6, factor, &factor, err));
+    FB_TRY(read_int(t, "rope.scaling.original_context_length", 1, FB_LIMIT_CONTEXT, 0, &original, err));
     FB_TRY(fb_json_string(t->what, t->gguf->values, full_key(t, "rope.scaling.type", key), "linear", &type,
                           err));
-    if (strcmp(type, "linear") != 0 && strcmp(type, "none") != 0)
-        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: %s: \"%.32s\" (known: none, linear)", t->what, key,
-                       type);
+    bool yarn = strcmp(type, "yarn") == 0 && t->arch->bit & GROUPED;
+    if (strcmp(type, "linear") != 0 && strcmp(type, "none") != 0 && !yarn)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: %s: \"%.32s\" (known: none, linear%s)", t->what, key,
+                       type, t->arch->bit & GROUPED ? ", yarn" : "");
     if (strcmp(type, "none") == 0 || factor == 0 || factor == 1) return FB_OK;
     fb_json_open_object(t->config, "rope_scaling");
     put_text(t, "rope_type", type);
     fb_json_put_real(t->config, "factor", factor);
-    fb_json_close_object(t->config);
+    if (yarn && original) fb_json_put_int(t->config, "original_max_position_embeddings", original);
+    fb_json_close(t->config);
     return FB_OK;
 }
 
 static fb_status put_rope(const translation *t, int64_t head_dim, fb_error *err) {
     int64_t rotary;
-    if (t->arch == GPT2) return FB_OK;
+    if (t->arch->bit == GPT2) return FB_OK;
     FB_TRY(read_int(t, "rope.dimension_count", 0, head_dim, head_dim, &rotary, err));
+    if (t->arch->bit & PAIRED && rotary != head_dim)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: %s: rotating elements of a head: %lld (all %lld)",
+                       t->what, t->prefix, (long long)rotary, (long long)head_dim);
     fb_json_put_real(t->config, "partial_rotary_factor", rotary_share(rotary, head_dim));
-    return put_scaling(t, err);
+    return put_scaling(t, rotary, err);
 }
 
 /* What the file says by the tensors that it has. */
 static void put_by_tensors(const translation *t) {
     const fb_tensor_table *tensors = t->gguf->tensors;
-    const char *attention = archs[t->arch].attention_bias, *mlp = archs[t->arch].mlp_bias;
+    const char *attention = t->arch->attention_bias, *mlp = t->arch->mlp_bias;
     fb_json_put_bool(t->config, "tie_word_embeddings", !fb_tensors_find(tensors, "output.weight"));
-    if (attention) fb_json_put_bool(t->config, "attention_bias", fb_tensors_find(tensors, attention) != NULL);
+    if (attention)
+        fb_json_put_bool(t->config, t->arch->attention_key, fb_tensors_find(tensors, attention) != NULL);
     if (mlp) fb_json_put_bool(t->config, "mlp_bias", fb_tensors_find(tensors, mlp) != NULL);
+}
+
+/* Queries are divided by the root of a head's width; in the largest of each family (Gemma 2 27B, Gemma 3
+ * 27B), of the hidden size a head. Files do not say it. */
+static fb_status put_query_scale(const translation *t, int64_t head_dim, fb_error *err) {
+    int64_t layers, hidden, heads;
+    FB_TRY(read_int(t, "block_count", 1, FB_LIMIT_LAYERS, 1, &layers, err));
+    FB_TRY(read_int(t, "embedding_length", 1, FB_LIMIT_WIDTH, 1, &hidden, err));
+    FB_TRY(read_int(t, "attention.head_count", 1, FB_LIMIT_HEADS, 1, &heads, err));
+    bool largest = layers == (t->arch->bit == GEMMA2 ? 46 : 62);
+    fb_json_put_int(t->config, "query_pre_attn_scalar", largest ? hidden / heads : head_dim);
+    return FB_OK;
 }
 
 static fb_status write_config(const translation *t, fb_error *err) {
     int64_t head_dim;
     FB_TRY(check_keys(t, err));
-    put_text(t, "model_type", archs[t->arch].model_type);
-    put_text(t, archs[t->arch].activation_key, archs[t->arch].activation);
+    put_text(t, "model_type", t->arch->model_type);
+    put_text(t, t->arch->activation_key, t->arch->activation);
     FB_TRY(put_renamed(t, err));
     FB_TRY(put_vocab(t, err));
     FB_TRY(check_heads(t, &head_dim, err));
     FB_TRY(put_rope(t, head_dim, err));
+    if (t->arch->bit & GEMMA) FB_TRY(put_query_scale(t, head_dim, err));
     put_by_tensors(t);
     return FB_OK;
 }
@@ -254,7 +373,7 @@ static fb_status write_config(const translation *t, fb_error *err) {
  * when the file was made. */
 static fb_status divide_frequencies(const translation *t, fb_spec *spec, fb_error *err) {
     const fb_tensor_entry *entry = fb_tensors_find(t->gguf->tensors, FB_GGUF_ROPE_FREQS);
-    if (!entry || t->arch != LLAMA) return FB_OK;
+    if (!entry || t->arch->bit != LLAMA) return FB_OK;
     int64_t count = spec->program.head_dim / 2;
     char text[96];
     if (entry->type != FB_STORED_F32 || entry->dims != 1 || entry->count != count)
@@ -286,10 +405,17 @@ static fb_status find_arch(translation *t, fb_error *err) {
     FB_TRY(fb_json_need_string(t->what, t->gguf->values, "general.architecture", &t->prefix, err));
     const char *model_type = fb_gguf_model_type(t->prefix);
     if (!model_type)
-        return fb_fail(err, FB_ERROR_UNSUPPORTED,
-                       "%s: general.architecture: \"%.64s\" (known: gptneox, llama, gpt2)", t->what,
-                       t->prefix);
-    while (strcmp(archs[t->arch].model_type, model_type) != 0) t->arch++;
+        return fb_fail(
+            err, FB_ERROR_UNSUPPORTED,
+            "%s: general.architecture: \"%.64s\" (known: gptneox, gpt2, llama, qwen2, qwen3, gemma2, "
+            "gemma3, phi3, olmo2, granite, smollm3, stablelm)",
+            t->what, t->prefix);
+    /* A llama with a window is a Mistral. */
+    int64_t window;
+    FB_TRY(read_int(t, "attention.sliding_window", 0, FB_LIMIT_CONTEXT, 0, &window, err));
+    if (window && strcmp(model_type, "llama") == 0) model_type = "mistral";
+    t->arch = archs;
+    while (strcmp(t->arch->model_type, model_type) != 0) t->arch++;
     return FB_OK;
 }
 
@@ -309,6 +435,10 @@ fb_status fb_gguf_describe(const char *what, const fb_gguf *gguf, fb_spec **out,
         /* What a checkpoint may have besides its weights is not in a GGUF file. */
         memset((void *)spec->ignored, 0, sizeof spec->ignored);
         spec->optional_prefix = NULL;
+        if (t.arch->bit == PHI3) {
+            spec->ignored[0] = FB_GGUF_ROPE_LONG;
+            spec->ignored[1] = FB_GGUF_ROPE_SHORT;
+        }
         status = divide_frequencies(&t, spec, err);
     }
     if (status == FB_OK)

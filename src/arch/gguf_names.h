@@ -13,6 +13,9 @@
 
 /* Factors that divide the rotary frequencies of a llama; it is computed, no checkpoint has it. */
 #define FB_GGUF_ROPE_FREQS "rope_freqs.weight"
+/* The same for longrope: for contexts beyond the original one, and for those within it. */
+#define FB_GGUF_ROPE_LONG  "rope_factors_long.weight"
+#define FB_GGUF_ROPE_SHORT "rope_factors_short.weight"
 
 /* "gpt_neox" to "gptneox" and back; NULL: no such architecture. */
 const char *fb_gguf_architecture(const char *model_type);

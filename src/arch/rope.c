@@ -223,6 +223,13 @@ fb_status fb_rope_read(const fb_config *config, const char *what, const fb_json 
 
 /* ---- frequencies ---- */
 
+bool fb_rope_is_usual_yarn(const fb_rope *r) {
+    return r->type->scale == scale_yarn && r->low == 1 && r->high == 32 && r->truncate &&
+           r->magnitude == yarn_magnitude(r->factor, 1);
+}
+
+bool fb_rope_is_other(const fb_rope *r) { return r->type->scale == scale_yarn && !fb_rope_is_usual_yarn(r); }
+
 bool fb_rope_is_linear(const fb_rope *r) { return r->type->scale == scale_linear; }
 
 bool fb_rope_has_long(const fb_rope *r) { return r->longs != NULL; }

@@ -33,6 +33,10 @@ void fb_rope_fill(const fb_rope *rope, bool is_long, double *to);
  * as many elements. */
 fb_status fb_rope_tables(const fb_rope *ropes, int32_t count, fb_spec *spec, fb_error *err);
 
+/* Whether it is yarn with the settings that are usual, or with others. */
+bool fb_rope_is_usual_yarn(const fb_rope *rope);
+bool fb_rope_is_other(const fb_rope *rope);
+
 /* Whether frequencies are only divided by the factor: what other formats call linear. */
 bool fb_rope_is_linear(const fb_rope *rope);
 

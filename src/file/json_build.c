@@ -53,13 +53,14 @@ static void add_string(fb_json_builder *b, uint8_t kind, const char *text, size_
     node->integer = at;
 }
 
-/* A member of the open object: its key; then its value, which is returned, or NULL without memory. */
+/* A member of the open object: its key; then its value, which is returned, or NULL without memory. Of an open
+ * array: only the value. */
 static fb_json *add_member(fb_json_builder *b, const char *key, uint8_t kind) {
     if (b->count == 0 && !add_node(b, FB_JSON_OBJECT)) return NULL;
-    add_string(b, FB_JSON_KEY, key, strlen(key));
+    if (key) add_string(b, FB_JSON_KEY, key, strlen(key));
     fb_json *node = b->full ? NULL : add_node(b, kind);
     if (!node) return NULL;
-    node->keyed = true;
+    node->keyed = key != NULL;
     b->nodes[b->open].size++;
     b->done = b->count - 1;
     return node;
@@ -102,15 +103,18 @@ void fb_json_put_copy(fb_json_builder *b, const char *key, const fb_json *value)
     node->last = false;
 }
 
-void fb_json_open_object(fb_json_builder *b, const char *key) {
+static void open_container(fb_json_builder *b, const char *key, uint8_t kind) {
     uint32_t parent = b->open;
-    fb_json *node = add_member(b, key, FB_JSON_OBJECT);
+    fb_json *node = add_member(b, key, kind);
     if (!node) return;
     node->nodes = parent;
     b->open = b->count - 1;
 }
 
-void fb_json_close_object(fb_json_builder *b) {
+void fb_json_open_object(fb_json_builder *b, const char *key) { open_container(b, key, FB_JSON_OBJECT); }
+void fb_json_open_array(fb_json_builder *b, const char *key) { open_container(b, key, FB_JSON_ARRAY); }
+
+void fb_json_close(fb_json_builder *b) {
     if (b->full) return;
     fb_json *node = &b->nodes[b->open];
     if (node->size > 0) b->nodes[b->done].last = true;
@@ -141,7 +145,7 @@ static const fb_json *settle(const fb_json_builder *b, fb_json *nodes, size_t en
 
 static fb_status finish(fb_json_builder *b, const char *what, fb_json **out, fb_error *err) {
     if (b->count == 0) add_node(b, FB_JSON_OBJECT);
-    fb_json_close_object(b);
+    fb_json_close(b);
     size_t entries = 0;
     for (uint32_t i = 0; i < b->count; i++)
         if (b->nodes[i].kind == FB_JSON_OBJECT) entries += fb_json_entries(b->nodes[i].size);

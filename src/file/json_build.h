@@ -20,9 +20,10 @@ void fb_json_put_int(fb_json_builder *b, const char *key, int64_t value);
 void fb_json_put_real(fb_json_builder *b, const char *key, double value);
 void fb_json_put_text(fb_json_builder *b, const char *key, const char *text, size_t size);
 void fb_json_put_copy(fb_json_builder *b, const char *key, const fb_json *value); /* no array or object */
-/* An object as a member: what is put until it is closed is in it. */
+/* An object or array as a member: what is put until it is closed is in it. In an array, keys are NULL. */
 void fb_json_open_object(fb_json_builder *b, const char *key);
-void fb_json_close_object(fb_json_builder *b);
+void fb_json_open_array(fb_json_builder *b, const char *key);
+void fb_json_close(fb_json_builder *b);
 
 /* Gives out the document and releases the builder, also on failure. Refuses a key that is there twice. `what`
  * names the document in errors. */

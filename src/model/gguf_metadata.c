@@ -13,9 +13,13 @@ static const struct {
     fb_op_kind activation;
     bool rms; /* the norm's epsilon is named so */
 } implied[] = {
-    {"gpt_neox", FB_OP_GELU, false},
-    {"llama", FB_OP_SILU, true},
-    {"gpt2", FB_OP_GELU_TANH, false},
+    {"gpt_neox", FB_OP_GELU, false},   {"llama", FB_OP_SILU, true},
+    {"gpt2", FB_OP_GELU_TANH, false},  {"mistral", FB_OP_SILU, true},
+    {"qwen2", FB_OP_SILU, true},       {"qwen3", FB_OP_SILU, true},
+    {"gemma2", FB_OP_GELU_TANH, true}, {"gemma3_text", FB_OP_GELU_TANH, true},
+    {"phi3", FB_OP_SILU, true},        {"olmo2", FB_OP_SILU, true},
+    {"granite", FB_OP_SILU, true},     {"smollm3", FB_OP_SILU, true},
+    {"stablelm", FB_OP_SILU, false},
 };
 
 /* general.file_type: most of the tensors are of … */
@@ -59,13 +63,75 @@ static fb_status check_implied(const fb_spec *spec, bool *rms, fb_error *err) {
                    spec->architecture);
 }
 
-static void put_rope(const target *t, const fb_hyper *h) {
+static void put_rope(const target *t, const fb_program *p, const fb_hyper *h) {
     char full[96];
     put_u32(t, "rope.dimension_count", h->rotary);
     put_f32(t, "rope.freq_base", h->rope_base);
-    if (h->rope_linear == 1) return;
-    fb_gguf_put_string(t->writer, full_key(t, "rope.scaling.type", full), "linear");
-    put_f32(t, "rope.scaling.factor", h->rope_linear);
+    if (h->rope_yarn != 0 || p->long_context)
+        put_u32(t, "rope.scaling.original_context_length", h->rope_original);
+    if (p->long_context) put_f32(t, "rope.scaling.attn_factor", h->rope_magnitude);
+    if (h->rope_linear == 1 && h->rope_yarn == 0) return;
+    fb_gguf_put_string(t->writer, full_key(t, "rope.scaling.type", full),
+                       h->rope_yarn != 0 ? "yarn" : "linear");
+    put_f32(t, "rope.scaling.factor", h->rope_yarn != 0 ? h->rope_yarn : h->rope_linear);
+}
+
+static bool is(const fb_spec *spec, const char *model_type) {
+    return strcmp(spec->architecture, model_type) == 0;
+}
+
+/* What a file of this architecture cannot say must be what its readers take for granted. */
+static fb_status check_unsaid(const fb_spec *spec, fb_error *err) {
+    const fb_program *p = &spec->program;
+    const fb_hyper *h = &spec->hyper;
+    bool gemma2 = is(spec, "gemma2"), gemma = gemma2 || is(spec, "gemma3_text");
+    double queries =
+        p->layers == (gemma2 ? 46 : 62) ? (double)p->hidden / (double)h->heads : (double)p->head_dim;
+    char name[FB_GGUF_NAME_SIZE];
+    fb_row_order order;
+    if (fb_gguf_name(spec->architecture, "model.layers.{}.self_attn.q_proj.weight", name, &order) &&
+        order == FB_ROWS_ROPE_PAIRS && h->rotary != p->head_dim)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED,
+                       "partial_rotary_factor: %d of %lld elements rotate (in a GGUF file of a %s, all)",
+                       h->rotary, (long long)p->head_dim, spec->architecture);
+    if (h->rope_other)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED,
+                       "rope: yarn with settings of its own (not written to a GGUF file here)");
+    if (gemma && fabs(h->attention_scale * sqrt(queries) - 1) > 1e-6)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED,
+                       "query_pre_attn_scalar: %g (in a GGUF file of this size, %g)",
+                       1 / (h->attention_scale * h->attention_scale), queries);
+    if (h->window && (gemma ? h->window_pattern < 2 : h->window_pattern != 1))
+        return fb_fail(err, FB_ERROR_UNSUPPORTED,
+                       "layer_types: windows in some layers (not written to a GGUF file of this kind)");
+    if (h->window && !gemma && !is(spec, "mistral") && !is(spec, "phi3"))
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "sliding_window: %lld (a GGUF file of a %s has none)",
+                       (long long)h->window, spec->architecture);
+    for (int64_t layer = 0; layer < p->layers && h->still; layer++) {
+        bool first = p->kinds[p->kind_of[layer]].angles == p->kinds[p->kind_of[0]].angles;
+        if (first != ((layer + 1) % 4 != 0))
+            return fb_fail(err, FB_ERROR_UNSUPPORTED,
+                           "no_rope_layers: (in a GGUF file, every fourth layer does not rotate)");
+    }
+    return FB_OK;
+}
+
+/* Keys of single families. */
+static void put_family(const fb_spec *spec, const target *t) {
+    const fb_hyper *h = &spec->hyper;
+    bool gemma = is(spec, "gemma2") || is(spec, "gemma3_text");
+    char full[96];
+    if (h->window) put_u32(t, "attention.sliding_window", h->window);
+    if (gemma && h->window) put_u32(t, "attention.sliding_window_pattern", h->window_pattern);
+    if (h->rope_base_window != 0) put_f32(t, "rope.freq_base_swa", h->rope_base_window);
+    if (h->attention_cap != 0) put_f32(t, "attn_logit_softcapping", h->attention_cap);
+    if (h->logit_cap != 0) put_f32(t, "final_logit_softcapping", h->logit_cap);
+    if (is(spec, "stablelm")) fb_gguf_put_bool(t->writer, full_key(t, "use_parallel_residual", full), false);
+    if (!is(spec, "granite")) return;
+    put_f32(t, "attention.scale", h->attention_scale);
+    put_f32(t, "embedding_scale", h->embedding_scale);
+    put_f32(t, "residual_scale", h->residual_scale);
+    put_f32(t, "logit_scale", 1 / h->logit_scale);
 }
 
 static fb_status put_model(const fb_spec *spec, const target *t, fb_error *err) {
@@ -74,6 +140,7 @@ static fb_status put_model(const fb_spec *spec, const target *t, fb_error *err) 
     bool rms;
     char full[96];
     FB_TRY(check_implied(spec, &rms, err));
+    FB_TRY(check_unsaid(spec, err));
     put_u32(t, "vocab_size", p->vocab);
     put_u32(t, "context_length", p->context);
     put_u32(t, "embedding_length", p->hidden);
@@ -89,29 +156,43 @@ static fb_status put_model(const fb_spec *spec, const target *t, fb_error *err) 
     if (strcmp(spec->architecture, "gpt_neox") == 0)
         fb_gguf_put_bool(t->writer, full_key(t, "use_parallel_residual", full), h->parallel);
     /* Also where nothing rotates: a file that does not say so rotates the whole head. */
-    if (h->rope_base > 0) put_rope(t, h);
+    if (h->rope_base > 0) put_rope(t, p, h);
+    put_family(spec, t);
     return FB_OK;
 }
 
-fb_status fb_model_rope_factors(const fb_model *m, float **out, fb_error *err) {
-    *out = NULL;
-    const fb_program *p = &m->spec->program;
+/* The factors of one table of frequencies; `scaled`: not all are 1. */
+static fb_status add_factors(const fb_model *m, const char *name, int32_t table, fb_rope_factors *out,
+                             bool *scaled, fb_error *err) {
     const fb_hyper *h = &m->spec->hyper;
-    if (!p->frequencies) return FB_OK;
     int32_t count = h->rotary / 2;
     float *factors = malloc((size_t)count * sizeof *factors);
-    if (!factors) return fb_fail_memory(err, FB_GGUF_ROPE_FREQS, count * (int64_t)sizeof *factors);
-    bool scaled = false;
+    if (!factors) return fb_fail_memory(err, name, count * (int64_t)sizeof *factors);
+    out->name[out->count] = name;
+    out->factors[out->count++] = factors;
+    *scaled = false;
     for (int32_t i = 0; i < count; i++) {
         double plain = pow(h->rope_base, -2.0 * i / h->rotary) / h->rope_linear;
-        factors[i] = (float)(plain / p->frequencies[i]);
-        scaled = scaled || factors[i] != 1;
+        factors[i] = (float)(plain / m->spec->program.frequencies[table * count + i]);
+        *scaled = *scaled || factors[i] != 1;
     }
-    if (scaled && strcmp(m->spec->architecture, "llama") == 0) {
-        *out = factors;
-        return FB_OK;
+    return FB_OK;
+}
+
+fb_status fb_model_rope_factors(const fb_model *m, fb_rope_factors *out, fb_error *err) {
+    *out = (fb_rope_factors){.count = 0};
+    const fb_program *p = &m->spec->program;
+    bool scaled;
+    if (!p->frequencies || m->spec->hyper.rope_yarn != 0) return FB_OK;
+    if (p->long_context) {
+        FB_TRY(add_factors(m, FB_GGUF_ROPE_LONG, 1, out, &scaled, err));
+        return add_factors(m, FB_GGUF_ROPE_SHORT, 0, out, &scaled, err);
     }
-    free(factors);
+    FB_TRY(add_factors(m, FB_GGUF_ROPE_FREQS, 0, out, &scaled, err));
+    if (scaled && strcmp(m->spec->architecture, "llama") == 0) return FB_OK;
+    out->count = 0;
+    free(out->factors[0]);
+    out->factors[0] = NULL;
     if (!scaled) return FB_OK;
     return fb_fail(err, FB_ERROR_UNSUPPORTED,
                    "rope: frequencies scaled one by one (in a GGUF file, only a llama has them)");

@@ -27,6 +27,8 @@ typedef struct item {
     int32_t slot;
     int64_t layer;
     int32_t kind; /* in the report */
+    bool part;    /* rows that go behind those of the item before, into its tensor */
+    int64_t of;   /* rows of the whole tensor; 0: as many as the item has */
 } item;
 
 /* One call of fb_model_quantize. */
@@ -37,7 +39,7 @@ typedef struct quantizer {
     double error[FB_MAX_SLOTS], norm[FB_MAX_SLOTS]; /* by kind: sums of squares */
     item *items;
     int64_t count;
-    float *rope_factors;
+    fb_rope_factors rope;
     fb_gguf_writer *writer;
     int64_t done, shown;          /* weights */
     double *mean;                 /* of the inputs of the matrix that is being written, or NULL */
@@ -75,12 +77,22 @@ static fb_dtype choose_type(const quantizer *q, int32_t slot, bool *no_blocks) {
 }
 
 /* "blk.{}.ffn_up.weight" is of the kind "ffn_up.weight". */
-static fb_status add_kind(quantizer *q, int32_t slot, item *like, fb_error *err) {
+static fb_status add_kind(quantizer *q, int32_t slot, item *likes, fb_error *err) {
+    item *like = &likes[slot];
     const fb_slot *s = &q->model->spec->program.slots[slot];
     if (!fb_gguf_name(q->model->spec->architecture, s->name, like->name, &like->order))
         return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: no GGUF name is known for it", s->name);
     like->vector = s->vector;
     like->slot = slot;
+    like->part = s->first > 0;
+    like->of = s->of;
+    if (like->part) { /* of the kind of the tensor's first part */
+        int32_t first = 0;
+        while (strcmp(q->model->spec->program.slots[first].name, s->name) != 0) first++;
+        like->kind = likes[first].kind;
+        like->type = likes[first].type;
+        return FB_OK;
+    }
     like->kind = (int32_t)q->report->kind_count++;
     fb_quantize_kind *kind = q->report->kinds[like->kind];
     const char *hole = strstr(like->name, "{}.");
@@ -128,7 +140,7 @@ static fb_status list_items(quantizer *q, fb_error *err) {
     q->items = calloc((size_t)(p->slot_count * p->layers), sizeof *q->items);
     if (!q->items)
         return fb_fail_memory(err, "tensors", p->slot_count * p->layers * (int64_t)sizeof *q->items);
-    for (int32_t s = 0; s < p->slot_count; s++) FB_TRY(add_kind(q, s, &likes[s], err));
+    for (int32_t s = 0; s < p->slot_count; s++) FB_TRY(add_kind(q, s, likes, err));
     int32_t first = add_slots(q, 0, 0, likes), last = first;
     for (int64_t layer = 0; layer < p->layers; layer++) last = add_slots(q, first, layer, likes);
     add_slots(q, last, 0, likes);
@@ -142,11 +154,13 @@ static fb_status list_items(quantizer *q, fb_error *err) {
 static void declare(const quantizer *q) {
     for (int64_t i = 0; i < q->count; i++) {
         const item *t = &q->items[i];
-        fb_gguf_put_tensor(q->writer, t->name, t->type, t->vector ? 0 : t->weight.rows,
-                           t->vector ? t->weight.rows : t->weight.cols);
+        int64_t rows = t->of ? t->of : t->weight.rows;
+        if (!t->part)
+            fb_gguf_put_tensor(q->writer, t->name, t->type, t->vector ? 0 : rows,
+                               t->vector ? rows : t->weight.cols);
     }
-    if (q->rope_factors)
-        fb_gguf_put_tensor(q->writer, FB_GGUF_ROPE_FREQS, FB_F32, 0, q->model->spec->hyper.rotary / 2);
+    for (int32_t i = 0; i < q->rope.count; i++)
+        fb_gguf_put_tensor(q->writer, q->rope.name[i], FB_F32, 0, q->model->spec->hyper.rotary / 2);
 }
 
 /* ---- rows ---------------------------------------------------------------------------------------------- */
@@ -314,9 +328,9 @@ static fb_status write_file(quantizer *q, fb_error *err) {
     declare(q);
     FB_TRY(fb_gguf_writer_begin(q->writer, err));
     for (int64_t i = 0; i < q->count; i++) FB_TRY(write_item(q, &q->items[i], err));
-    if (q->rope_factors) {
-        int64_t bytes = q->model->spec->hyper.rotary / 2 * (int64_t)sizeof *q->rope_factors;
-        FB_TRY(fb_gguf_writer_data(q->writer, q->rope_factors, bytes, err));
+    for (int32_t i = 0; i < q->rope.count; i++) {
+        int64_t bytes = q->model->spec->hyper.rotary / 2 * (int64_t)sizeof(float);
+        FB_TRY(fb_gguf_writer_data(q->writer, q->rope.factors[i], bytes, err));
     }
     return fb_gguf_writer_finish(q->writer, &q->report->file_bytes, err);
 }
@@ -324,7 +338,7 @@ static fb_status write_file(quantizer *q, fb_error *err) {
 static fb_status quantize(quantizer *q, const char *path, fb_error *err) {
     FB_TRY(list_items(q, err));
     FB_TRY(make_room(q, err));
-    FB_TRY(fb_model_rope_factors(q->model, &q->rope_factors, err));
+    FB_TRY(fb_model_rope_factors(q->model, &q->rope, err));
     FB_TRY(fb_gguf_writer_create(path, q->options->replace, &q->writer, err));
     FB_TRY(write_file(q, err));
     for (int64_t k = 0; k < q->report->kind_count; k++)
@@ -367,7 +381,8 @@ fb_status fb_model_quantize(const fb_model *model, const char *path, const fb_qu
     fb_gguf_writer_free(q.writer);
     for (int32_t i = 0; i < FB_MAX_SLOTS; i++) free(q.shifts[i]);
     free(q.mean);
-    free(q.rope_factors);
+    free(q.rope.factors[0]);
+    free(q.rope.factors[1]);
     free(q.items);
     fb_pool_free(q.pool);
     free(q.values);

@@ -11,8 +11,13 @@
 fb_status fb_model_put_metadata(const fb_model *model, const fb_quantize_options *options,
                                 fb_gguf_writer *writer, fb_error *err);
 
-/* The factors [rotary / 2] by which a llama's rotary frequencies are divided besides linear scaling; NULL if
- * all are 1. Released with free. */
-fb_status fb_model_rope_factors(const fb_model *model, float **out, fb_error *err);
+/* Tensors of factors [rotary / 2] by which rotary frequencies are divided besides linear scaling: one for a
+ * llama, if not all are 1; two for longrope; none for others. */
+typedef struct fb_rope_factors {
+    const char *name[2];
+    float *factors[2]; /* released with free */
+    int32_t count;
+} fb_rope_factors;
+fb_status fb_model_rope_factors(const fb_model *model, fb_rope_factors *out, fb_error *err);
 
 #endif

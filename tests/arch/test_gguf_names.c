@@ -14,7 +14,10 @@ static void test_architectures(void **state) {
     assert_string_equal(fb_gguf_architecture("llama"), "llama");
     assert_string_equal(fb_gguf_model_type("gpt2"), "gpt2");
     assert_null(fb_gguf_architecture("gptneox"));
-    assert_null(fb_gguf_model_type("qwen2"));
+    assert_string_equal(fb_gguf_architecture("mistral"), "llama");
+    assert_string_equal(fb_gguf_model_type("llama"), "llama");
+    assert_string_equal(fb_gguf_model_type("gemma3"), "gemma3_text");
+    assert_null(fb_gguf_model_type("mamba"));
 }
 
 static void test_names(void **state) {
@@ -33,6 +36,17 @@ static void test_names(void **state) {
         {"llama", "model.layers.3.self_attn.v_proj.weight", "blk.3.attn_v.weight", FB_ROWS_SAME},
         {"llama", "model.layers.3.post_attention_layernorm.weight", "blk.3.ffn_norm.weight", FB_ROWS_SAME},
         {"llama", "lm_head.weight", "output.weight", FB_ROWS_SAME},
+        {"mistral", "model.layers.1.self_attn.k_proj.weight", "blk.1.attn_k.weight", FB_ROWS_ROPE_PAIRS},
+        {"qwen2", "model.layers.1.self_attn.k_proj.bias", "blk.1.attn_k.bias", FB_ROWS_SAME},
+        {"qwen3", "model.layers.1.self_attn.q_norm.weight", "blk.1.attn_q_norm.weight", FB_ROWS_SAME},
+        {"gemma2", "model.layers.1.post_attention_layernorm.weight", "blk.1.post_attention_norm.weight",
+         FB_ROWS_SAME},
+        {"gemma3_text", "model.layers.1.pre_feedforward_layernorm.weight", "blk.1.ffn_norm.weight",
+         FB_ROWS_SAME},
+        {"phi3", "model.layers.1.mlp.gate_up_proj.weight", "blk.1.ffn_up.weight", FB_ROWS_SAME},
+        {"phi3", "model.layers.1.self_attn.qkv_proj.weight", "blk.1.attn_qkv.weight", FB_ROWS_SAME},
+        {"olmo2", "model.layers.1.post_feedforward_layernorm.weight", "blk.1.post_ffw_norm.weight",
+         FB_ROWS_SAME},
         {"gpt2", "transformer.wpe.weight", "position_embd.weight", FB_ROWS_SAME},
         {"gpt2", "transformer.h.11.attn.c_attn.weight", "blk.11.attn_qkv.weight", FB_ROWS_SAME},
         {"gpt2", "transformer.h.11.mlp.c_proj.bias", "blk.11.ffn_down.bias", FB_ROWS_SAME},
@@ -79,8 +93,11 @@ static void test_names_unknown(void **state) {
 /* Every tensor that a program reads has a name, and comes back from it. */
 static void test_slots(void **state) {
     (void)state;
-    static const char *const cases[] = {"neox-parallel",  "neox-serial",       "llama-mha",
-                                        "llama-gqa-tied", "llama-llama3-bias", "gpt2"};
+    static const char *const cases[] = {
+        "neox-parallel", "neox-serial",    "llama-mha", "llama-gqa-tied", "llama-llama3-bias",
+        "gpt2",          "mistral-window", "qwen2",     "qwen3",          "gemma2",
+        "gemma3",        "phi3",           "olmo2",     "granite",        "smollm3",
+        "stablelm"};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char *path = fbt_format(FBT_GOLDENS "/%s/config.json", cases[i]);
         size_t size;

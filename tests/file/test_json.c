@@ -219,8 +219,8 @@ static void build_an_object(void **state) {
     fb_json_open_object(&b, "o");
     fb_json_put_int(&b, "x", 1);
     fb_json_open_object(&b, "e");
-    fb_json_close_object(&b);
-    fb_json_close_object(&b);
+    fb_json_close(&b);
+    fb_json_close(&b);
     fb_json_put_copy(&b, "c", fb_json_get(read, "t"));
     fb_json_put_copy(&b, "c2", fb_json_get(read, "b"));
     fb_json_put_copy(&b, "c3", fb_json_get(read, "r"));

@@ -184,10 +184,10 @@ static fb_status build(const void *bytes, size_t size, fb_error *err) {
         snprintf(key, sizeof key, "%d", i);
         if (i % 10 == 0) fb_json_open_object(&b, key);
         fb_json_put_text(&b, "text", bytes, size);
-        if (i % 10 == 0) fb_json_close_object(&b);
+        if (i % 10 == 0) fb_json_close(&b);
         if (i < 99) fb_json_open_object(&b, "inner");
     }
-    for (int i = 0; i < 99; i++) fb_json_close_object(&b);
+    for (int i = 0; i < 99; i++) fb_json_close(&b);
     fb_json *value;
     fb_status status = fb_json_finish(&b, "a file", &value, err);
     fb_json_free(value);
