@@ -223,6 +223,14 @@ static void refusals(void **state) {
     fb_ops_layer_create(dev.ops, config, weights, count, NULL, 0, act, fuse, false, &layer, &err)
     assert_refused(CREATE(NULL, weights, count, FB_F32, "all"), FB_ERROR_USAGE, &err, "layer|config|NULL");
     assert_refused(CREATE("{", weights, count, FB_F32, "all"), FB_ERROR_FILE, &err, "config");
+    static const char *const others[] = {"mistral-window", "gemma2", "phi3", "smollm3", "qwen2"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) { /* what a layer's caller does not have */
+        char *path = fbt_format(FBT_GOLDENS "/%s/config.json", others[i]), *text = fbt_file_read(path, NULL);
+        assert_refused(CREATE(text, weights, count, FB_F32, "all"), FB_ERROR_UNSUPPORTED, &err,
+                       "layer|windows");
+        free(text);
+        free(path);
+    }
     assert_refused(CREATE(config, weights, count - 1, FB_F32, "all"), FB_ERROR_USAGE, &err, "missing tensor");
     assert_refused(CREATE(config, weights, count, FB_Q4_0, "all"), FB_ERROR_USAGE, &err, "act|f32");
     assert_refused(CREATE(config, weights, count, FB_F32, "no_such"), FB_ERROR_USAGE, &err, "no_such");
