@@ -125,10 +125,11 @@ FB_API fb_status fb_dtype_parse_kv(const char *name, fb_dtype act, fb_dtype *out
 typedef struct fb_model fb_model;
 
 /* Opens a Hugging Face directory, with config.json, model.safetensors (or its sharded index) and optionally
- * tokenizer.json or tokenizer.model; or a .gguf file, which contains all of that. A file of such a directory stands for it, one
- * of several GGUF files (NAME-00001-of-00003.gguf) for all, and a directory for the one GGUF model in it. The
- * files are mapped. The first session on a device loads the weights: the CPU reads most float weights in
- * place and packs Q8_0 and Q4_0 into memory, a GPU copies all weights. They stay loaded until fb_model_free.
+ * tokenizer.json or tokenizer.model; or a .gguf file, which contains all of that. A file of such a directory
+ * stands for it, one of several GGUF files (NAME-00001-of-00003.gguf) for all, and a directory for the one
+ * GGUF model in it. The files are mapped. The first session on a device loads the weights: the CPU reads most
+ * float weights in place and packs Q8_0 and Q4_0 into memory, a GPU copies all weights. They stay loaded
+ * until fb_model_free.
  *
  * fb_session_create refuses a file whose size has changed. A file that is truncated later raises SIGBUS when
  * a step reads the missing part, and only the program can handle that signal. To replace a model that is in

@@ -13,24 +13,9 @@
 
 /* Which architectures a row of the tables below is for. */
 enum {
-    NEOX = 1 << 0,
-    LLAMA = 1 << 1,
-    GPT2 = 1 << 2,
-    MISTRAL = 1 << 3,
-    QWEN2 = 1 << 4,
-    QWEN3 = 1 << 5,
-    GEMMA2 = 1 << 6,
-    GEMMA3 = 1 << 7,
-    PHI3 = 1 << 8,
-    OLMO2 = 1 << 9,
-    GRANITE = 1 << 10,
-    SMOLLM3 = 1 << 11,
-    STABLELM = 1 << 12,
-    GEMMA = GEMMA2 | GEMMA3,
-    ROTARY = ~GPT2,
-    GROUPED = ~(NEOX | GPT2),                     /* KV heads may be fewer than heads */
-    PAIRED = LLAMA | MISTRAL | GRANITE | SMOLLM3, /* rotating rows are adjacent: all rows must rotate */
-    RMS = GROUPED & ~STABLELM
+    ROTARY = ~FB_ARCH_GPT2,
+    GROUPED = ~(FB_ARCH_NEOX | FB_ARCH_GPT2), /* KV heads may be fewer than heads */
+    RMS = GROUPED & ~FB_ARCH_STABLELM
 };
 
 /* What is not said in a GGUF file because it is the same for all of an architecture. */
@@ -42,19 +27,21 @@ typedef struct arch_row {
 } arch_row;
 
 static const arch_row archs[] = {
-    {NEOX, "gpt_neox", "hidden_act", "gelu", "blk.0.attn_qkv.bias", "attention_bias", NULL},
-    {LLAMA, "llama", "hidden_act", "silu", "blk.0.attn_q.bias", "attention_bias", "blk.0.ffn_gate.bias"},
-    {GPT2, "gpt2", "activation_function", "gelu_new", NULL, NULL, NULL},
-    {MISTRAL, "mistral", "hidden_act", "silu", NULL, NULL, NULL},
-    {QWEN2, "qwen2", "hidden_act", "silu", NULL, NULL, NULL},
-    {QWEN3, "qwen3", "hidden_act", "silu", "blk.0.attn_q.bias", "attention_bias", NULL},
-    {GEMMA2, "gemma2", "hidden_activation", "gelu_pytorch_tanh", NULL, NULL, NULL},
-    {GEMMA3, "gemma3_text", "hidden_activation", "gelu_pytorch_tanh", NULL, NULL, NULL},
-    {PHI3, "phi3", "hidden_act", "silu", NULL, NULL, NULL},
-    {OLMO2, "olmo2", "hidden_act", "silu", NULL, NULL, NULL},
-    {GRANITE, "granite", "hidden_act", "silu", "blk.0.attn_q.bias", "attention_bias", "blk.0.ffn_gate.bias"},
-    {SMOLLM3, "smollm3", "hidden_act", "silu", NULL, NULL, NULL},
-    {STABLELM, "stablelm", "hidden_act", "silu", "blk.0.attn_q.bias", "use_qkv_bias", NULL},
+    {FB_ARCH_NEOX, "gpt_neox", "hidden_act", "gelu", "blk.0.attn_qkv.bias", "attention_bias", NULL},
+    {FB_ARCH_LLAMA, "llama", "hidden_act", "silu", "blk.0.attn_q.bias", "attention_bias",
+     "blk.0.ffn_gate.bias"},
+    {FB_ARCH_GPT2, "gpt2", "activation_function", "gelu_new", NULL, NULL, NULL},
+    {FB_ARCH_MISTRAL, "mistral", "hidden_act", "silu", NULL, NULL, NULL},
+    {FB_ARCH_QWEN2, "qwen2", "hidden_act", "silu", NULL, NULL, NULL},
+    {FB_ARCH_QWEN3, "qwen3", "hidden_act", "silu", "blk.0.attn_q.bias", "attention_bias", NULL},
+    {FB_ARCH_GEMMA2, "gemma2", "hidden_activation", "gelu_pytorch_tanh", NULL, NULL, NULL},
+    {FB_ARCH_GEMMA3, "gemma3_text", "hidden_activation", "gelu_pytorch_tanh", NULL, NULL, NULL},
+    {FB_ARCH_PHI3, "phi3", "hidden_act", "silu", NULL, NULL, NULL},
+    {FB_ARCH_OLMO2, "olmo2", "hidden_act", "silu", NULL, NULL, NULL},
+    {FB_ARCH_GRANITE, "granite", "hidden_act", "silu", "blk.0.attn_q.bias", "attention_bias",
+     "blk.0.ffn_gate.bias"},
+    {FB_ARCH_SMOLLM3, "smollm3", "hidden_act", "silu", NULL, NULL, NULL},
+    {FB_ARCH_STABLELM, "stablelm", "hidden_act", "silu", "blk.0.attn_q.bias", "use_qkv_bias", NULL},
 };
 
 /* Keys of a file, behind "<architecture>.", that are the same number under another name in a config. */
@@ -66,32 +53,32 @@ static const struct {
 } renamed[] = {
     {"vocab_size", false, ~0u, "vocab_size"},
     {"context_length", true, ROTARY, "max_position_embeddings"},
-    {"context_length", true, GPT2, "n_positions"},
+    {"context_length", true, FB_ARCH_GPT2, "n_positions"},
     {"embedding_length", true, ROTARY, "hidden_size"},
-    {"embedding_length", true, GPT2, "n_embd"},
+    {"embedding_length", true, FB_ARCH_GPT2, "n_embd"},
     {"block_count", true, ROTARY, "num_hidden_layers"},
-    {"block_count", true, GPT2, "n_layer"},
+    {"block_count", true, FB_ARCH_GPT2, "n_layer"},
     {"feed_forward_length", true, ROTARY, "intermediate_size"},
-    {"feed_forward_length", true, GPT2, "n_inner"},
-    {"use_parallel_residual", true, NEOX, "use_parallel_residual"},
-    {"use_parallel_residual", false, STABLELM, "use_parallel_residual"},
+    {"feed_forward_length", true, FB_ARCH_GPT2, "n_inner"},
+    {"use_parallel_residual", true, FB_ARCH_NEOX, "use_parallel_residual"},
+    {"use_parallel_residual", false, FB_ARCH_STABLELM, "use_parallel_residual"},
     {"attention.head_count", true, ROTARY, "num_attention_heads"},
-    {"attention.head_count", true, GPT2, "n_head"},
+    {"attention.head_count", true, FB_ARCH_GPT2, "n_head"},
     {"attention.head_count_kv", false, GROUPED, "num_key_value_heads"},
     {"attention.key_length", false, ~0u, "head_dim"},
-    {"attention.layer_norm_epsilon", true, NEOX | STABLELM, "layer_norm_eps"},
-    {"attention.layer_norm_epsilon", true, GPT2, "layer_norm_epsilon"},
+    {"attention.layer_norm_epsilon", true, FB_ARCH_NEOX | FB_ARCH_STABLELM, "layer_norm_eps"},
+    {"attention.layer_norm_epsilon", true, FB_ARCH_GPT2, "layer_norm_epsilon"},
     {"attention.layer_norm_rms_epsilon", true, RMS, "rms_norm_eps"},
     {"rope.freq_base", false, ROTARY, "rope_theta"},
-    {"rope.freq_base_swa", false, GEMMA3, "rope_local_base_freq"},
-    {"attention.sliding_window", false, MISTRAL | PHI3 | GEMMA, "sliding_window"},
-    {"attention.sliding_window_pattern", false, GEMMA, "sliding_window_pattern"},
-    {"attn_logit_softcapping", false, GEMMA, "attn_logit_softcapping"},
-    {"final_logit_softcapping", false, GEMMA, "final_logit_softcapping"},
-    {"attention.scale", false, GRANITE, "attention_multiplier"},
-    {"embedding_scale", false, GRANITE, "embedding_multiplier"},
-    {"residual_scale", false, GRANITE, "residual_multiplier"},
-    {"logit_scale", false, GRANITE, "logits_scaling"},
+    {"rope.freq_base_swa", false, FB_ARCH_GEMMA3, "rope_local_base_freq"},
+    {"attention.sliding_window", false, FB_ARCH_MISTRAL | FB_ARCH_PHI3 | FB_ARCH_GEMMA, "sliding_window"},
+    {"attention.sliding_window_pattern", false, FB_ARCH_GEMMA, "sliding_window_pattern"},
+    {"attn_logit_softcapping", false, FB_ARCH_GEMMA, "attn_logit_softcapping"},
+    {"final_logit_softcapping", false, FB_ARCH_GEMMA, "final_logit_softcapping"},
+    {"attention.scale", false, FB_ARCH_GRANITE, "attention_multiplier"},
+    {"embedding_scale", false, FB_ARCH_GRANITE, "embedding_multiplier"},
+    {"residual_scale", false, FB_ARCH_GRANITE, "residual_multiplier"},
+    {"logit_scale", false, FB_ARCH_GRANITE, "logits_scaling"},
 };
 
 /* Keys that change nothing as long as they have this value, unless the table above has them. */
@@ -107,7 +94,7 @@ static const struct {
     {"attention.clamp_kqv", 0, 0},
     {"attention.scale", 0, 0},
     {"attention.causal", 1, 0},
-    {"rope.scaling.attn_factor", 1, PHI3},
+    {"rope.scaling.attn_factor", 1, FB_ARCH_PHI3},
 };
 
 /* Keys that are read elsewhere here, or that say nothing about the maths. */
@@ -170,7 +157,7 @@ static bool is_known(const translation *t, const char *key) {
     for (size_t i = 0; i < COUNT(neutral); i++)
         if (strcmp(key, neutral[i].key) == 0) return true;
     for (size_t i = 0; i < COUNT(others); i++)
-        if (strcmp(key, others[i]) == 0) return t->arch->bit != GPT2 || strncmp(key, "rope.", 5) != 0;
+        if (strcmp(key, others[i]) == 0) return t->arch->bit != FB_ARCH_GPT2 || strncmp(key, "rope.", 5) != 0;
     return false;
 }
 
@@ -300,7 +287,7 @@ static fb_status put_scaling(const translation *t, int64_t rotary, fb_error *err
     const char *type;
     double factor;
     int64_t original;
-    if (t->arch->bit == PHI3 && fb_tensors_find(t->gguf->tensors, FB_GGUF_ROPE_LONG))
+    if (t->arch->bit == FB_ARCH_PHI3 && fb_tensors_find(t->gguf->tensors, FB_GGUF_ROPE_LONG))
         return put_longrope(t, rotary, err);
     FB_TRY(read_real(t, "rope.scale_linear", 0, 1e6, 0, &factor, err));
     FB_TRY(read_real(t, "rope.scaling.factor", 0, 1e6, factor, &factor, err));
@@ -322,9 +309,9 @@ static fb_status put_scaling(const translation *t, int64_t rotary, fb_error *err
 
 static fb_status put_rope(const translation *t, int64_t head_dim, fb_error *err) {
     int64_t rotary;
-    if (t->arch->bit == GPT2) return FB_OK;
+    if (t->arch->bit == FB_ARCH_GPT2) return FB_OK;
     FB_TRY(read_int(t, "rope.dimension_count", 0, head_dim, head_dim, &rotary, err));
-    if (t->arch->bit & PAIRED && rotary != head_dim)
+    if (t->arch->bit & FB_ARCH_PAIRED && rotary != head_dim)
         return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: %s: rotating elements of a head: %lld (all %lld)",
                        t->what, t->prefix, (long long)rotary, (long long)head_dim);
     fb_json_put_real(t->config, "partial_rotary_factor", rotary_share(rotary, head_dim));
@@ -348,7 +335,7 @@ static fb_status put_query_scale(const translation *t, int64_t head_dim, fb_erro
     FB_TRY(read_int(t, "block_count", 1, FB_LIMIT_LAYERS, 1, &layers, err));
     FB_TRY(read_int(t, "embedding_length", 1, FB_LIMIT_WIDTH, 1, &hidden, err));
     FB_TRY(read_int(t, "attention.head_count", 1, FB_LIMIT_HEADS, 1, &heads, err));
-    bool largest = layers == (t->arch->bit == GEMMA2 ? 46 : 62);
+    bool largest = layers == (t->arch->bit == FB_ARCH_GEMMA2 ? 46 : 62);
     fb_json_put_int(t->config, "query_pre_attn_scalar", largest ? hidden / heads : head_dim);
     return FB_OK;
 }
@@ -362,7 +349,7 @@ static fb_status write_config(const translation *t, fb_error *err) {
     FB_TRY(put_vocab(t, err));
     FB_TRY(check_heads(t, &head_dim, err));
     FB_TRY(put_rope(t, head_dim, err));
-    if (t->arch->bit & GEMMA) FB_TRY(put_query_scale(t, head_dim, err));
+    if (t->arch->bit & FB_ARCH_GEMMA) FB_TRY(put_query_scale(t, head_dim, err));
     put_by_tensors(t);
     return FB_OK;
 }
@@ -373,7 +360,7 @@ static fb_status write_config(const translation *t, fb_error *err) {
  * when the file was made. */
 static fb_status divide_frequencies(const translation *t, fb_spec *spec, fb_error *err) {
     const fb_tensor_entry *entry = fb_tensors_find(t->gguf->tensors, FB_GGUF_ROPE_FREQS);
-    if (!entry || t->arch->bit != LLAMA) return FB_OK;
+    if (!entry || t->arch->bit != FB_ARCH_LLAMA) return FB_OK;
     int64_t count = spec->program.head_dim / 2;
     char text[96];
     if (entry->type != FB_STORED_F32 || entry->dims != 1 || entry->count != count)
@@ -435,7 +422,7 @@ fb_status fb_gguf_describe(const char *what, const fb_gguf *gguf, fb_spec **out,
         /* What a checkpoint may have besides its weights is not in a GGUF file. */
         memset((void *)spec->ignored, 0, sizeof spec->ignored);
         spec->optional_prefix = NULL;
-        if (t.arch->bit == PHI3) {
+        if (t.arch->bit == FB_ARCH_PHI3) {
             spec->ignored[0] = FB_GGUF_ROPE_LONG;
             spec->ignored[1] = FB_GGUF_ROPE_SHORT;
         }

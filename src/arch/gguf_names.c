@@ -3,27 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Bits of the architectures, in the order of the table. */
-enum {
-    NEOX = 1 << 0,
-    LLAMA = 1 << 1,
-    GPT2 = 1 << 2,
-    MISTRAL = 1 << 3,
-    QWEN2 = 1 << 4,
-    QWEN3 = 1 << 5,
-    GEMMA2 = 1 << 6,
-    GEMMA3 = 1 << 7,
-    PHI3 = 1 << 8,
-    OLMO2 = 1 << 9,
-    GRANITE = 1 << 10,
-    SMOLLM3 = 1 << 11,
-    STABLELM = 1 << 12,
-    GEMMA = GEMMA2 | GEMMA3,
-    /* Rotating rows of q and k are adjacent in the file. */
-    PAIRED = LLAMA | MISTRAL | GRANITE | SMOLLM3,
-    DECODERS = PAIRED | QWEN2 | QWEN3 | GEMMA | PHI3 | OLMO2 | STABLELM
-};
-
 /* Of several with one GGUF name, the first is what a file of that name is taken for. */
 static const struct {
     const char *model_type, *gguf;
@@ -47,51 +26,65 @@ typedef struct name_row {
 #define LAYER "model.layers.{}."
 
 static const name_row names[] = {
-    {NEOX, {"gpt_neox.embed_in", "token_embd"}, FB_ROWS_SAME},
-    {NEOX, {"gpt_neox.layers.{}.input_layernorm", "blk.{}.attn_norm"}, FB_ROWS_SAME},
-    {NEOX, {"gpt_neox.layers.{}.attention.query_key_value", "blk.{}.attn_qkv"}, FB_ROWS_QKV},
-    {NEOX, {"gpt_neox.layers.{}.attention.dense", "blk.{}.attn_output"}, FB_ROWS_SAME},
-    {NEOX, {"gpt_neox.layers.{}.post_attention_layernorm", "blk.{}.ffn_norm"}, FB_ROWS_SAME},
-    {NEOX, {"gpt_neox.layers.{}.mlp.dense_h_to_4h", "blk.{}.ffn_up"}, FB_ROWS_SAME},
-    {NEOX, {"gpt_neox.layers.{}.mlp.dense_4h_to_h", "blk.{}.ffn_down"}, FB_ROWS_SAME},
-    {NEOX, {"gpt_neox.final_layer_norm", "output_norm"}, FB_ROWS_SAME},
-    {NEOX, {"embed_out", "output"}, FB_ROWS_SAME},
+    {FB_ARCH_NEOX, {"gpt_neox.embed_in", "token_embd"}, FB_ROWS_SAME},
+    {FB_ARCH_NEOX, {"gpt_neox.layers.{}.input_layernorm", "blk.{}.attn_norm"}, FB_ROWS_SAME},
+    {FB_ARCH_NEOX, {"gpt_neox.layers.{}.attention.query_key_value", "blk.{}.attn_qkv"}, FB_ROWS_QKV},
+    {FB_ARCH_NEOX, {"gpt_neox.layers.{}.attention.dense", "blk.{}.attn_output"}, FB_ROWS_SAME},
+    {FB_ARCH_NEOX, {"gpt_neox.layers.{}.post_attention_layernorm", "blk.{}.ffn_norm"}, FB_ROWS_SAME},
+    {FB_ARCH_NEOX, {"gpt_neox.layers.{}.mlp.dense_h_to_4h", "blk.{}.ffn_up"}, FB_ROWS_SAME},
+    {FB_ARCH_NEOX, {"gpt_neox.layers.{}.mlp.dense_4h_to_h", "blk.{}.ffn_down"}, FB_ROWS_SAME},
+    {FB_ARCH_NEOX, {"gpt_neox.final_layer_norm", "output_norm"}, FB_ROWS_SAME},
+    {FB_ARCH_NEOX, {"embed_out", "output"}, FB_ROWS_SAME},
 
-    {DECODERS, {"model.embed_tokens", "token_embd"}, FB_ROWS_SAME},
-    {DECODERS & ~OLMO2, {LAYER "input_layernorm", "blk.{}.attn_norm"}, FB_ROWS_SAME},
-    {PAIRED, {LAYER "self_attn.q_proj", "blk.{}.attn_q"}, FB_ROWS_ROPE_PAIRS},
-    {PAIRED, {LAYER "self_attn.k_proj", "blk.{}.attn_k"}, FB_ROWS_ROPE_PAIRS},
-    {DECODERS & ~PAIRED & ~PHI3, {LAYER "self_attn.q_proj", "blk.{}.attn_q"}, FB_ROWS_SAME},
-    {DECODERS & ~PAIRED & ~PHI3, {LAYER "self_attn.k_proj", "blk.{}.attn_k"}, FB_ROWS_SAME},
-    {DECODERS & ~PHI3, {LAYER "self_attn.v_proj", "blk.{}.attn_v"}, FB_ROWS_SAME},
-    {PHI3, {LAYER "self_attn.qkv_proj", "blk.{}.attn_qkv"}, FB_ROWS_SAME},
-    {QWEN3 | GEMMA3 | OLMO2, {LAYER "self_attn.q_norm", "blk.{}.attn_q_norm"}, FB_ROWS_SAME},
-    {QWEN3 | GEMMA3 | OLMO2, {LAYER "self_attn.k_norm", "blk.{}.attn_k_norm"}, FB_ROWS_SAME},
-    {DECODERS, {LAYER "self_attn.o_proj", "blk.{}.attn_output"}, FB_ROWS_SAME},
-    {GEMMA | OLMO2, {LAYER "post_attention_layernorm", "blk.{}.post_attention_norm"}, FB_ROWS_SAME},
-    {DECODERS & ~GEMMA & ~OLMO2, {LAYER "post_attention_layernorm", "blk.{}.ffn_norm"}, FB_ROWS_SAME},
-    {GEMMA, {LAYER "pre_feedforward_layernorm", "blk.{}.ffn_norm"}, FB_ROWS_SAME},
-    {GEMMA | OLMO2, {LAYER "post_feedforward_layernorm", "blk.{}.post_ffw_norm"}, FB_ROWS_SAME},
-    {DECODERS & ~PHI3, {LAYER "mlp.gate_proj", "blk.{}.ffn_gate"}, FB_ROWS_SAME},
-    {DECODERS & ~PHI3, {LAYER "mlp.up_proj", "blk.{}.ffn_up"}, FB_ROWS_SAME},
-    {PHI3, {LAYER "mlp.gate_up_proj", "blk.{}.ffn_up"}, FB_ROWS_SAME},
-    {DECODERS, {LAYER "mlp.down_proj", "blk.{}.ffn_down"}, FB_ROWS_SAME},
-    {DECODERS, {"model.norm", "output_norm"}, FB_ROWS_SAME},
-    {DECODERS, {"lm_head", "output"}, FB_ROWS_SAME},
+    {FB_ARCH_DECODERS, {"model.embed_tokens", "token_embd"}, FB_ROWS_SAME},
+    {FB_ARCH_DECODERS & ~FB_ARCH_OLMO2, {LAYER "input_layernorm", "blk.{}.attn_norm"}, FB_ROWS_SAME},
+    {FB_ARCH_PAIRED, {LAYER "self_attn.q_proj", "blk.{}.attn_q"}, FB_ROWS_ROPE_PAIRS},
+    {FB_ARCH_PAIRED, {LAYER "self_attn.k_proj", "blk.{}.attn_k"}, FB_ROWS_ROPE_PAIRS},
+    {FB_ARCH_DECODERS & ~FB_ARCH_PAIRED & ~FB_ARCH_PHI3,
+     {LAYER "self_attn.q_proj", "blk.{}.attn_q"},
+     FB_ROWS_SAME},
+    {FB_ARCH_DECODERS & ~FB_ARCH_PAIRED & ~FB_ARCH_PHI3,
+     {LAYER "self_attn.k_proj", "blk.{}.attn_k"},
+     FB_ROWS_SAME},
+    {FB_ARCH_DECODERS & ~FB_ARCH_PHI3, {LAYER "self_attn.v_proj", "blk.{}.attn_v"}, FB_ROWS_SAME},
+    {FB_ARCH_PHI3, {LAYER "self_attn.qkv_proj", "blk.{}.attn_qkv"}, FB_ROWS_SAME},
+    {FB_ARCH_QWEN3 | FB_ARCH_GEMMA3 | FB_ARCH_OLMO2,
+     {LAYER "self_attn.q_norm", "blk.{}.attn_q_norm"},
+     FB_ROWS_SAME},
+    {FB_ARCH_QWEN3 | FB_ARCH_GEMMA3 | FB_ARCH_OLMO2,
+     {LAYER "self_attn.k_norm", "blk.{}.attn_k_norm"},
+     FB_ROWS_SAME},
+    {FB_ARCH_DECODERS, {LAYER "self_attn.o_proj", "blk.{}.attn_output"}, FB_ROWS_SAME},
+    {FB_ARCH_GEMMA | FB_ARCH_OLMO2,
+     {LAYER "post_attention_layernorm", "blk.{}.post_attention_norm"},
+     FB_ROWS_SAME},
+    {FB_ARCH_DECODERS & ~FB_ARCH_GEMMA & ~FB_ARCH_OLMO2,
+     {LAYER "post_attention_layernorm", "blk.{}.ffn_norm"},
+     FB_ROWS_SAME},
+    {FB_ARCH_GEMMA, {LAYER "pre_feedforward_layernorm", "blk.{}.ffn_norm"}, FB_ROWS_SAME},
+    {FB_ARCH_GEMMA | FB_ARCH_OLMO2,
+     {LAYER "post_feedforward_layernorm", "blk.{}.post_ffw_norm"},
+     FB_ROWS_SAME},
+    {FB_ARCH_DECODERS & ~FB_ARCH_PHI3, {LAYER "mlp.gate_proj", "blk.{}.ffn_gate"}, FB_ROWS_SAME},
+    {FB_ARCH_DECODERS & ~FB_ARCH_PHI3, {LAYER "mlp.up_proj", "blk.{}.ffn_up"}, FB_ROWS_SAME},
+    {FB_ARCH_PHI3, {LAYER "mlp.gate_up_proj", "blk.{}.ffn_up"}, FB_ROWS_SAME},
+    {FB_ARCH_DECODERS, {LAYER "mlp.down_proj", "blk.{}.ffn_down"}, FB_ROWS_SAME},
+    {FB_ARCH_DECODERS, {"model.norm", "output_norm"}, FB_ROWS_SAME},
+    {FB_ARCH_DECODERS, {"lm_head", "output"}, FB_ROWS_SAME},
 
-    {GPT2, {"transformer.wte", "token_embd"}, FB_ROWS_SAME},
-    {GPT2, {"transformer.wpe", "position_embd"}, FB_ROWS_SAME},
-    {GPT2, {"transformer.h.{}.ln_1", "blk.{}.attn_norm"}, FB_ROWS_SAME},
-    {GPT2, {"transformer.h.{}.attn.c_attn", "blk.{}.attn_qkv"}, FB_ROWS_SAME},
-    {GPT2, {"transformer.h.{}.attn.c_proj", "blk.{}.attn_output"}, FB_ROWS_SAME},
-    {GPT2, {"transformer.h.{}.ln_2", "blk.{}.ffn_norm"}, FB_ROWS_SAME},
-    {GPT2, {"transformer.h.{}.mlp.c_fc", "blk.{}.ffn_up"}, FB_ROWS_SAME},
-    {GPT2, {"transformer.h.{}.mlp.c_proj", "blk.{}.ffn_down"}, FB_ROWS_SAME},
-    {GPT2, {"transformer.ln_f", "output_norm"}, FB_ROWS_SAME},
-    {GPT2, {"lm_head", "output"}, FB_ROWS_SAME},
+    {FB_ARCH_GPT2, {"transformer.wte", "token_embd"}, FB_ROWS_SAME},
+    {FB_ARCH_GPT2, {"transformer.wpe", "position_embd"}, FB_ROWS_SAME},
+    {FB_ARCH_GPT2, {"transformer.h.{}.ln_1", "blk.{}.attn_norm"}, FB_ROWS_SAME},
+    {FB_ARCH_GPT2, {"transformer.h.{}.attn.c_attn", "blk.{}.attn_qkv"}, FB_ROWS_SAME},
+    {FB_ARCH_GPT2, {"transformer.h.{}.attn.c_proj", "blk.{}.attn_output"}, FB_ROWS_SAME},
+    {FB_ARCH_GPT2, {"transformer.h.{}.ln_2", "blk.{}.ffn_norm"}, FB_ROWS_SAME},
+    {FB_ARCH_GPT2, {"transformer.h.{}.mlp.c_fc", "blk.{}.ffn_up"}, FB_ROWS_SAME},
+    {FB_ARCH_GPT2, {"transformer.h.{}.mlp.c_proj", "blk.{}.ffn_down"}, FB_ROWS_SAME},
+    {FB_ARCH_GPT2, {"transformer.ln_f", "output_norm"}, FB_ROWS_SAME},
+    {FB_ARCH_GPT2, {"lm_head", "output"}, FB_ROWS_SAME},
 };
 
-static uint32_t bit_of(const char *model_type) {
+uint32_t fb_gguf_bit(const char *model_type) {
     for (int i = 0; i < ARCHITECTURES; i++)
         if (strcmp(model_type, architectures[i].model_type) == 0) return 1u << i;
     return 0;
@@ -133,7 +126,7 @@ static bool matches(const char *stem, const char *name, const char **layer, int 
 
 static bool translate(const char *model_type, int from, const char *given, char name[FB_GGUF_NAME_SIZE],
                       fb_row_order *order) {
-    uint32_t architecture = bit_of(model_type);
+    uint32_t architecture = fb_gguf_bit(model_type);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const char *layer, *part;
         int length;

@@ -17,6 +17,31 @@
 #define FB_GGUF_ROPE_LONG  "rope_factors_long.weight"
 #define FB_GGUF_ROPE_SHORT "rope_factors_short.weight"
 
+/* A bit for each architecture, and sets of them, for tables. */
+enum {
+    FB_ARCH_NEOX = 1 << 0,
+    FB_ARCH_LLAMA = 1 << 1,
+    FB_ARCH_GPT2 = 1 << 2,
+    FB_ARCH_MISTRAL = 1 << 3,
+    FB_ARCH_QWEN2 = 1 << 4,
+    FB_ARCH_QWEN3 = 1 << 5,
+    FB_ARCH_GEMMA2 = 1 << 6,
+    FB_ARCH_GEMMA3 = 1 << 7,
+    FB_ARCH_PHI3 = 1 << 8,
+    FB_ARCH_OLMO2 = 1 << 9,
+    FB_ARCH_GRANITE = 1 << 10,
+    FB_ARCH_SMOLLM3 = 1 << 11,
+    FB_ARCH_STABLELM = 1 << 12,
+    FB_ARCH_GEMMA = FB_ARCH_GEMMA2 | FB_ARCH_GEMMA3,
+    /* Rotating rows of q and k are adjacent in the file; all of them rotate. */
+    FB_ARCH_PAIRED = FB_ARCH_LLAMA | FB_ARCH_MISTRAL | FB_ARCH_GRANITE | FB_ARCH_SMOLLM3,
+    FB_ARCH_DECODERS = FB_ARCH_PAIRED | FB_ARCH_QWEN2 | FB_ARCH_QWEN3 | FB_ARCH_GEMMA | FB_ARCH_PHI3 |
+                       FB_ARCH_OLMO2 | FB_ARCH_STABLELM
+};
+
+/* The bit of a model_type; 0: there is none. */
+uint32_t fb_gguf_bit(const char *model_type);
+
 /* "gpt_neox" to "gptneox" and back; NULL: no such architecture. */
 const char *fb_gguf_architecture(const char *model_type);
 const char *fb_gguf_model_type(const char *architecture);

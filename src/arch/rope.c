@@ -297,8 +297,8 @@ fb_status fb_rope_tables(const fb_rope *ropes, int32_t count, fb_spec *spec, fb_
     if (!p->frequencies) return fb_fail_memory(err, "rotary frequencies", bytes);
     p->frequency_tables = 0;
     for (int32_t i = 0; i < count; i++)
-        for (int is_long = 0; is_long <= fb_rope_has_long(&ropes[i]); is_long++)
-            fb_rope_fill(&ropes[i], is_long, p->frequencies + half * p->frequency_tables++);
+        for (int n = 0; n < (fb_rope_has_long(&ropes[i]) ? 2 : 1); n++)
+            fb_rope_fill(&ropes[i], n == 1, p->frequencies + half * p->frequency_tables++);
     if (fb_rope_has_long(ropes)) p->long_context = ropes->original_context;
     return FB_OK;
 }
