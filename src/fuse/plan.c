@@ -17,7 +17,7 @@ static fb_status parse_word(const char *word, size_t length, bool first, uint32_
         }
         if (size == 4 && strncmp(name, "none", 4) == 0) return FB_OK;
     }
-    char known[256] = "";
+    char known[512] = "";
     for (int i = 0; i < FB_FUSE_COUNT; i++) {
         const char *fuse = fb_fuse_table[i].name;
         if (strlen(fuse) == size && strncmp(name, fuse, size) == 0) {
