@@ -35,6 +35,7 @@ typedef struct fb_hyper {
     int64_t window,
         window_pattern; /* pattern n: all layers but every n-th have the window; 1: all; 0: other */
     bool still;         /* some layers have no rotary positions */
+    bool still_fourth;  /* exactly every fourth layer has none */
 } fb_hyper;
 
 typedef struct fb_spec {

@@ -43,6 +43,7 @@ static fb_status read_rest(const fb_config *config, bool tied, fb_decoder *d, fb
     d->embedding_scale = d->residual_scale = d->logit_scale = 1;
     d->attention_scale = 1 / sqrt((double)d->head_dim);
     d->rotary_fraction = 1;
+    d->rope_base = 10000;
     return FB_OK;
 }
 
@@ -50,9 +51,12 @@ static fb_status read_rope(const fb_config *config, fb_spec *spec, fb_decoder *d
     const fb_json *dictionary;
     char what[512];
     FB_TRY(fb_rope_dictionary(config, &dictionary, what, sizeof what, err));
-    FB_TRY(fb_rope_read(config, what, dictionary, d->head_dim, spec->program.context, d->rotary_fraction,
-                        &d->ropes[0], err));
+    FB_TRY(fb_rope_read(config, what, dictionary, d->head_dim, spec->program.context, d->rope_base,
+                        d->rotary_fraction, &d->ropes[0], err));
     d->rope_count = 1;
+    if (!d->partial && d->ropes[0].rotary != d->head_dim)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: rotating elements of a head: %d (all %lld for %s)",
+                       config->what, d->ropes[0].rotary, (long long)d->head_dim, spec->architecture);
     fb_rope_facts(&d->ropes[0], spec, d->head_dim);
     return FB_OK;
 }
@@ -76,16 +80,23 @@ static fb_status read_layer_types(const fb_config *config, const fb_spec *spec, 
     return FB_OK;
 }
 
-fb_status fb_decoder_windows(const fb_config *config, const fb_spec *spec, fb_decoder *d,
+fb_status fb_decoder_windows(const fb_config *config, const fb_spec *spec, fb_decoder *d, int64_t fallback,
+                             bool by_type,
                              bool (*slides)(const fb_decoder *d, int64_t layer, int64_t pattern),
                              int64_t pattern, fb_error *err) {
     const fb_json *types = fb_json_member(config->json, "layer_types");
     bool any = false;
-    FB_TRY(
-        fb_json_int(config->what, config->json, "sliding_window", 1, FB_LIMIT_CONTEXT, 0, &d->window, err));
+    if (fb_json_get(config->json, "sliding_window")) fallback = 0;
+    FB_TRY(fb_json_int(config->what, config->json, "sliding_window", 1, FB_LIMIT_CONTEXT, fallback,
+                       &d->window, err));
     if (types) FB_TRY(read_layer_types(config, spec, types, d, err));
     for (int64_t layer = 0; layer < spec->program.layers; layer++) {
-        if (!types) d->slides[layer] = d->window && slides(d, layer, pattern);
+        bool usual = d->window && slides(d, layer, pattern);
+        if (types && !by_type && d->slides[layer] != usual)
+            return fb_fail(err, FB_ERROR_UNSUPPORTED,
+                           "%s: layer_types: layer %lld (in this architecture sliding_window decides alone)",
+                           config->what, (long long)layer);
+        if (!types) d->slides[layer] = usual;
         any = any || d->slides[layer];
     }
     if (any && !d->window)
@@ -187,15 +198,14 @@ static int32_t add(fb_build *b, const fb_decoder *d, const char *value, const ch
 static int32_t kinds(fb_build *b, const fb_decoder *d) {
     fb_program *p = b->program;
     int32_t angles[3] = {FB_NONE, FB_NONE, FB_NONE}, tables = 0; /* full, sliding, none */
-    if (d->ropes[0].rotary == 0) return FB_NONE;
-    for (int32_t i = 0; i < d->rope_count; i++) {
+    for (int32_t i = 0; i < d->rope_count && d->ropes[0].rotary; i++) {
         angles[i] = fb_build_rope_angles(b, i ? "angles_window" : "angles", d->ropes[i].rotary, tables,
                                          d->ropes[i].magnitude);
         tables += 1 + fb_rope_has_long(&d->ropes[i]);
     }
     if (d->rope_count == 1) angles[1] = angles[0];
     for (int64_t layer = 0; layer < p->layers; layer++) {
-        if (d->still[layer] && angles[2] == FB_NONE)
+        if (d->still[layer] && angles[2] == FB_NONE && d->ropes[0].rotary)
             angles[2] = fb_build_rope_angles(b, "angles_none", d->ropes[0].rotary, tables, 1);
         fb_kind kind = {.window = d->slides[layer] ? d->window : 0,
                         .angles = angles[d->still[layer] ? 2 : d->slides[layer]]};
@@ -234,10 +244,14 @@ static void write_program(fb_build *b, const fb_decoder *d) {
 }
 
 /* A table of zeros behind the others, for layers without rotary positions. */
-static fb_status set_frequencies(fb_spec *spec, const fb_decoder *d, fb_error *err) {
+static fb_status set_frequencies(const fb_config *config, fb_spec *spec, const fb_decoder *d, fb_error *err) {
     fb_rope ropes[3];
     bool still = false;
     for (int64_t layer = 0; layer < spec->program.layers; layer++) still = still || d->still[layer];
+    for (int32_t i = 0; i < d->rope_count; i++)
+        if (fb_rope_has_long(&d->ropes[i]) && (still || d->rope_count > 1))
+            return fb_fail(err, FB_ERROR_UNSUPPORTED,
+                           "%s: rope_type: longrope (only where all layers rotate alike)", config->what);
     memcpy(ropes, d->ropes, sizeof d->ropes);
     ropes[d->rope_count] = (fb_rope){.rotary = d->ropes[0].rotary};
     return fb_rope_tables(ropes, d->rope_count + still, spec, err);
@@ -293,7 +307,7 @@ static void say_more(fb_hyper *h, const fb_decoder *d, int64_t layers) {
     h->rope_yarn = fb_rope_is_usual_yarn(rope) ? rope->factor : 0;
     h->rope_original = rope->original_context;
     h->rope_magnitude = rope->magnitude;
-    h->rope_other = fb_rope_is_other(rope);
+    h->rope_other = fb_rope_is_other(rope) || (d->rope_count > 1 && !fb_rope_is_default(&d->ropes[1]));
     h->rope_base_window = d->rope_count > 1 ? d->ropes[1].base : 0;
     h->embedding_scale = d->embedding_scale;
     h->attention_scale = d->attention_scale;
@@ -303,10 +317,14 @@ static void say_more(fb_hyper *h, const fb_decoder *d, int64_t layers) {
     h->logit_cap = d->logit_cap;
     h->window = d->window;
     h->window_pattern = d->window ? pattern_of(d, layers) : 0;
-    for (int64_t i = 0; i < layers; i++) h->still = h->still || d->still[i];
+    h->still_fourth = true;
+    for (int64_t i = 0; i < layers; i++) {
+        h->still = h->still || d->still[i];
+        h->still_fourth = h->still_fourth && d->still[i] == ((i + 1) % 4 == 0);
+    }
 }
 
-static fb_status write_spec(fb_spec *spec, const fb_decoder *d, fb_error *err) {
+static fb_status write_spec(const fb_config *config, fb_spec *spec, const fb_decoder *d, fb_error *err) {
     fb_program *p = &spec->program;
     spec->hyper.heads = d->heads;
     spec->hyper.mlp = d->mlp;
@@ -321,7 +339,7 @@ static fb_status write_spec(fb_spec *spec, const fb_decoder *d, fb_error *err) {
     p->head_dim = d->head_dim;
     spec->ignored[0] = ".self_attn.rotary_emb.inv_freq";
     spec->ignored[1] = d->tied ? "lm_head.weight" : NULL;
-    if (d->ropes[0].rotary) FB_TRY(set_frequencies(spec, d, err));
+    if (d->ropes[0].rotary) FB_TRY(set_frequencies(config, spec, d, err));
     fb_build b = {.program = p};
     write_program(&b, d);
     return fb_build_end(&b, err);
@@ -339,7 +357,7 @@ fb_status fb_decoder_describe(const fb_config *config, fb_spec *spec, bool tied,
     if (status == FB_OK && !d->rope_count) status = read_rope(config, spec, d, err);
     if (status == FB_OK) {
         add_facts(spec, d);
-        status = write_spec(spec, d, err);
+        status = write_spec(config, spec, d, err);
     }
     free(d);
     return status;

@@ -30,6 +30,8 @@ typedef struct fb_decoder {
     fb_rope ropes[2];
     int32_t rope_count;            /* 0: as the config's dictionary says, in all layers */
     double rotary_fraction;        /* if the config does not say */
+    double rope_base;              /* if the config does not say */
+    bool partial;                  /* a part of a head may rotate; otherwise all of it must */
     int64_t window;                /* of the layers that have one; 0: none has */
     uint8_t slides[FB_MAX_LAYERS]; /* layer i has the window */
     uint8_t still[FB_MAX_LAYERS];  /* layer i has no rotary positions */
@@ -43,9 +45,11 @@ fb_status fb_decoder_describe(const fb_config *config, fb_spec *spec, bool tied,
                                                 fb_error *err),
                               fb_error *err);
 
-/* The layers that have the window: those that layer_types names; or, if there is no such list, those for
- * which `slides` returns true. */
-fb_status fb_decoder_windows(const fb_config *config, const fb_spec *spec, fb_decoder *d,
+/* The window, `fallback` if the config does not have the key (null is none), and the layers that have it.
+ * With `by_type`, those that the list layer_types names; if there is no such list, those for which `slides`
+ * returns true. Without, a list that says otherwise is refused. */
+fb_status fb_decoder_windows(const fb_config *config, const fb_spec *spec, fb_decoder *d, int64_t fallback,
+                             bool by_type,
                              bool (*slides)(const fb_decoder *d, int64_t layer, int64_t pattern),
                              int64_t pattern, fb_error *err);
 

@@ -23,15 +23,16 @@ static fb_status read_common(const fb_config *config, fb_spec *spec, fb_decoder 
     if (both_ways)
         return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: use_bidirectional_attention: true (only false)", what);
     FB_TRY(fb_json_real(what, config->json, "query_pre_attn_scalar", 1, 1e6, 256, &query, err));
-    FB_TRY(fb_json_int(what, config->json, "sliding_window_pattern", 1, FB_LIMIT_LAYERS, pattern, &pattern,
-                       err));
+    if (pattern != 2) /* Gemma 2 has one pattern */
+        FB_TRY(fb_json_int(what, config->json, "sliding_window_pattern", 1, FB_LIMIT_LAYERS, pattern,
+                           &pattern, err));
     d->attention_scale = 1 / sqrt(query);
     d->embedding_scale = sqrt((double)spec->program.hidden);
     d->plus_one = true;
     d->after_attention = "post_attention_layernorm";
     d->before_mlp = "pre_feedforward_layernorm";
     d->after_mlp = "post_feedforward_layernorm";
-    return fb_decoder_windows(config, spec, d, slides, pattern, err);
+    return fb_decoder_windows(config, spec, d, 4096, true, slides, pattern, err);
 }
 
 static fb_status read_caps(const fb_config *config, fb_decoder *d, double scores, double logits,
@@ -69,11 +70,15 @@ static fb_status read_ropes(const fb_config *config, fb_spec *spec, fb_decoder *
     FB_TRY(fb_json_real(what, full, "rope_theta", 1, 1e12, global, &global, err));
     FB_TRY(fb_json_real(what, window, "rope_theta", 1, 1e12, local, &local, err));
     int64_t context = spec->program.context;
-    FB_TRY(fb_rope_read(config, what, full, d->head_dim, context, 1, &d->ropes[0], err));
-    FB_TRY(fb_rope_read(config, what, window, d->head_dim, context, 1, &d->ropes[1], err));
+    FB_TRY(fb_rope_read(config, what, full, d->head_dim, context, 1e6, 1, &d->ropes[0], err));
+    FB_TRY(fb_rope_read(config, what, window, d->head_dim, context, 1e4, 1, &d->ropes[1], err));
     d->ropes[0].base = global;
     d->ropes[1].base = local;
     d->rope_count = 2;
+    for (int i = 0; i < 2; i++)
+        if (d->ropes[i].rotary != d->head_dim)
+            return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: rotating elements of a head: %d (all %lld for %s)",
+                           config->what, d->ropes[i].rotary, (long long)d->head_dim, spec->architecture);
     fb_rope_facts(&d->ropes[0], spec, d->head_dim);
     fb_spec_fact(spec, "rotary base, window", "%g", local);
     return FB_OK;

@@ -34,13 +34,16 @@ static const arch_row archs[] = {
     {FB_ARCH_MISTRAL, "mistral", "hidden_act", "silu", NULL, NULL, NULL},
     {FB_ARCH_QWEN2, "qwen2", "hidden_act", "silu", NULL, NULL, NULL},
     {FB_ARCH_QWEN3, "qwen3", "hidden_act", "silu", "blk.0.attn_q.bias", "attention_bias", NULL},
-    {FB_ARCH_GEMMA2, "gemma2", "hidden_activation", "gelu_pytorch_tanh", NULL, NULL, NULL},
-    {FB_ARCH_GEMMA3, "gemma3_text", "hidden_activation", "gelu_pytorch_tanh", NULL, NULL, NULL},
+    {FB_ARCH_GEMMA2, "gemma2", "hidden_activation", "gelu_pytorch_tanh", "blk.0.attn_q.bias",
+     "attention_bias", NULL},
+    {FB_ARCH_GEMMA3, "gemma3_text", "hidden_activation", "gelu_pytorch_tanh", "blk.0.attn_q.bias",
+     "attention_bias", NULL},
     {FB_ARCH_PHI3, "phi3", "hidden_act", "silu", NULL, NULL, NULL},
-    {FB_ARCH_OLMO2, "olmo2", "hidden_act", "silu", NULL, NULL, NULL},
+    {FB_ARCH_OLMO2, "olmo2", "hidden_act", "silu", "blk.0.attn_q.bias", "attention_bias", NULL},
     {FB_ARCH_GRANITE, "granite", "hidden_act", "silu", "blk.0.attn_q.bias", "attention_bias",
      "blk.0.ffn_gate.bias"},
-    {FB_ARCH_SMOLLM3, "smollm3", "hidden_act", "silu", NULL, NULL, NULL},
+    {FB_ARCH_SMOLLM3, "smollm3", "hidden_act", "silu", "blk.0.attn_q.bias", "attention_bias",
+     "blk.0.ffn_gate.bias"},
     {FB_ARCH_STABLELM, "stablelm", "hidden_act", "silu", "blk.0.attn_q.bias", "use_qkv_bias", NULL},
 };
 
@@ -72,7 +75,7 @@ static const struct {
     {"rope.freq_base", false, ROTARY, "rope_theta"},
     {"rope.freq_base_swa", false, FB_ARCH_GEMMA3, "rope_local_base_freq"},
     {"attention.sliding_window", false, FB_ARCH_MISTRAL | FB_ARCH_PHI3 | FB_ARCH_GEMMA, "sliding_window"},
-    {"attention.sliding_window_pattern", false, FB_ARCH_GEMMA, "sliding_window_pattern"},
+    {"attention.sliding_window_pattern", false, FB_ARCH_GEMMA3, "sliding_window_pattern"},
     {"attn_logit_softcapping", false, FB_ARCH_GEMMA, "attn_logit_softcapping"},
     {"final_logit_softcapping", false, FB_ARCH_GEMMA, "final_logit_softcapping"},
     {"attention.scale", false, FB_ARCH_GRANITE, "attention_multiplier"},
@@ -85,7 +88,7 @@ static const struct {
 static const struct {
     const char *key;
     double value;
-    uint32_t readers; /* architectures that read it elsewhere */
+    uint32_t readers; /* architectures that read it elsewhere, if the file has the lists of longrope */
 } neutral[] = {
     {"expert_count", 0, 0},
     {"expert_used_count", 0, 0},
@@ -163,7 +166,8 @@ static bool is_known(const translation *t, const char *key) {
 
 static fb_status check_neutral(const translation *t, fb_error *err) {
     for (size_t i = 0; i < COUNT(neutral); i++) {
-        bool read = is_renamed(t, neutral[i].key) || neutral[i].readers & t->arch->bit;
+        bool read = is_renamed(t, neutral[i].key) || (neutral[i].readers & t->arch->bit &&
+                                                      fb_tensors_find(t->gguf->tensors, FB_GGUF_ROPE_LONG));
         const fb_json *value = read ? NULL : member(t, neutral[i].key);
         double number = fb_json_is(value, FB_JSON_BOOL) ? fb_json_bool_of(value) : fb_json_real_of(value);
         char text[64];
@@ -203,7 +207,10 @@ static fb_status put_renamed(const translation *t, fb_error *err) {
         /* A window of 0 is none. */
         bool none =
             value && strcmp(renamed[i].key, "attention.sliding_window") == 0 && !fb_json_int_of(value);
-        if (value && !none) fb_json_put_copy(t->config, to, value);
+        if (none)
+            fb_json_put_null(t->config, to);
+        else if (value)
+            fb_json_put_copy(t->config, to, value);
     }
     return FB_OK;
 }
@@ -268,9 +275,10 @@ static fb_status put_list(const translation *t, const char *tensor, const char *
 
 static fb_status put_longrope(const translation *t, int64_t rotary, fb_error *err) {
     double magnitude;
-    int64_t original;
+    int64_t original, context;
     FB_TRY(read_real(t, "rope.scaling.attn_factor", 1e-6, 1e6, 1, &magnitude, err));
-    FB_TRY(read_int(t, "rope.scaling.original_context_length", 1, FB_LIMIT_CONTEXT, 4096, &original, err));
+    FB_TRY(read_int(t, "context_length", 1, FB_LIMIT_CONTEXT, 4096, &context, err));
+    FB_TRY(read_int(t, "rope.scaling.original_context_length", 1, FB_LIMIT_CONTEXT, context, &original, err));
     fb_json_open_object(t->config, "rope_scaling");
     put_text(t, "rope_type", "longrope");
     fb_json_put_int(t->config, "original_max_position_embeddings", original);
@@ -340,6 +348,18 @@ static fb_status put_query_scale(const translation *t, int64_t head_dim, fb_erro
     return FB_OK;
 }
 
+/* A file that does not say the attention's scale has the usual one. rope.scaling.finetuned is the switch of
+ * rotary positions in this architecture. */
+static fb_status put_granite(const translation *t, int64_t head_dim, fb_error *err) {
+    const fb_json *rotates = member(t, "rope.scaling.finetuned");
+    if (fb_json_is(rotates, FB_JSON_BOOL) && !fb_json_bool_of(rotates))
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: %s.rope.scaling.finetuned: false (only true)", t->what,
+                       t->prefix);
+    if (!member(t, "attention.scale"))
+        fb_json_put_real(t->config, "attention_multiplier", 1 / sqrt((double)head_dim));
+    return FB_OK;
+}
+
 static fb_status write_config(const translation *t, fb_error *err) {
     int64_t head_dim;
     FB_TRY(check_keys(t, err));
@@ -350,6 +370,7 @@ static fb_status write_config(const translation *t, fb_error *err) {
     FB_TRY(check_heads(t, &head_dim, err));
     FB_TRY(put_rope(t, head_dim, err));
     if (t->arch->bit & FB_ARCH_GEMMA) FB_TRY(put_query_scale(t, head_dim, err));
+    if (t->arch->bit == FB_ARCH_GRANITE) FB_TRY(put_granite(t, head_dim, err));
     put_by_tensors(t);
     return FB_OK;
 }

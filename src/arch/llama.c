@@ -5,8 +5,8 @@ static bool every_layer(const fb_decoder *d, int64_t layer, int64_t pattern) {
     return (void)d, (void)layer, (void)pattern, true;
 }
 
-static bool no_layer(const fb_decoder *d, int64_t layer, int64_t pattern) {
-    return (void)d, (void)layer, (void)pattern, false;
+static bool still_layer(const fb_decoder *d, int64_t layer, int64_t pattern) {
+    return (void)pattern, d->still[layer];
 }
 
 fb_status fb_llama_describe(const fb_config *config, fb_spec *spec, fb_error *err) {
@@ -15,7 +15,7 @@ fb_status fb_llama_describe(const fb_config *config, fb_spec *spec, fb_error *er
 
 /* A window in all layers, or in none. */
 static fb_status read_mistral(const fb_config *config, fb_spec *spec, fb_decoder *d, fb_error *err) {
-    return fb_decoder_windows(config, spec, d, every_layer, 0, err);
+    return fb_decoder_windows(config, spec, d, 4096, false, every_layer, 0, err);
 }
 
 fb_status fb_mistral_describe(const fb_config *config, fb_spec *spec, fb_error *err) {
@@ -48,11 +48,17 @@ static fb_status read_smollm3(const fb_config *config, fb_spec *spec, fb_decoder
     if (list && (!fb_json_is(list, FB_JSON_ARRAY) || fb_json_size(list) != (size_t)layers))
         return fb_fail(err, FB_ERROR_FILE, "%s: no_rope_layers: %s (a list of %lld)", config->what,
                        fb_json_show(list, text, sizeof text), (long long)layers);
-    for (int64_t layer = 0; layer < layers; layer++, item = item ? fb_json_next(item) : NULL)
-        d->still[layer] = list ? fb_json_int_of(item) == 0 : (layer + 1) % interval == 0;
+    for (int64_t layer = 0; layer < layers; layer++, item = item ? fb_json_next(item) : NULL) {
+        int64_t rotates = list ? fb_json_int_of(item) : (layer + 1) % interval != 0;
+        if (list && (!fb_json_is(item, FB_JSON_INT) || rotates < 0 || rotates > 1))
+            return fb_fail(err, FB_ERROR_FILE, "%s: no_rope_layers: %s (0 or 1)", config->what,
+                           fb_json_show(item, text, sizeof text));
+        d->still[layer] = !rotates;
+    }
+    d->rope_base = 2e6;
     bool windows;
     FB_TRY(fb_json_bool(config->what, config->json, "use_sliding_window", false, &windows, err));
-    return windows ? fb_decoder_windows(config, spec, d, no_layer, 0, err) : FB_OK;
+    return windows ? fb_decoder_windows(config, spec, d, 0, true, still_layer, 0, err) : FB_OK;
 }
 
 fb_status fb_smollm3_describe(const fb_config *config, fb_spec *spec, fb_error *err) {

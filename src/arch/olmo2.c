@@ -2,12 +2,12 @@
 #include "arch/decoder.h"
 
 static fb_status read_olmo2(const fb_config *config, fb_spec *spec, fb_decoder *d, fb_error *err) {
-    (void)config, (void)spec, (void)err;
+    (void)spec;
     d->before_attention = d->before_mlp = NULL;
     d->after_attention = "post_attention_layernorm";
     d->after_mlp = "post_feedforward_layernorm";
     d->qk_norm = FB_QK_ROW;
-    return FB_OK;
+    return fb_json_real(config->what, config->json, "rms_norm_eps", 0, 1, 1e-5, &d->eps, err);
 }
 
 fb_status fb_olmo2_describe(const fb_config *config, fb_spec *spec, fb_error *err) {

@@ -9,7 +9,7 @@ static fb_status read_windows(const fb_config *config, fb_spec *spec, fb_decoder
     int64_t full;
     FB_TRY(fb_json_bool(config->what, config->json, "use_sliding_window", false, &windows, err));
     FB_TRY(fb_json_int(config->what, config->json, "max_window_layers", 0, FB_LIMIT_LAYERS, 28, &full, err));
-    return windows ? fb_decoder_windows(config, spec, d, slides, full, err) : FB_OK;
+    return windows ? fb_decoder_windows(config, spec, d, 4096, true, slides, full, err) : FB_OK;
 }
 
 static fb_status read_qwen2(const fb_config *config, fb_spec *spec, fb_decoder *d, fb_error *err) {

@@ -172,12 +172,10 @@ static fb_status check_list(const char *what, const fb_json *rope, const char *k
     return FB_OK;
 }
 
-static fb_status read_lists(const fb_config *config, const char *what, const fb_json *rope, int64_t context,
-                            fb_rope *r, fb_error *err) {
+static fb_status read_lists(const char *what, const fb_json *rope, int64_t context, fb_rope *r,
+                            fb_error *err) {
     FB_TRY(check_list(what, rope, "short_factor", r->rotary / 2, &r->shorts, err));
     FB_TRY(check_list(what, rope, "long_factor", r->rotary / 2, &r->longs, err));
-    FB_TRY(fb_json_int(config->what, config->json, "original_max_position_embeddings", 1, FB_LIMIT_CONTEXT,
-                       r->original_context, &r->original_context, err));
     FB_TRY(fb_json_real(what, rope, "factor", 1e-6, 1e6, (double)context / (double)r->original_context,
                         &r->factor, err));
     double magnitude = r->factor <= 1 ? 1 : sqrt(1 + log(r->factor) / log((double)r->original_context));
@@ -189,6 +187,15 @@ static fb_status read_scaling(const fb_config *config, const char *what, const f
     uint32_t reads = r->type->reads;
     FB_TRY(fb_json_int(what, rope, "original_max_position_embeddings", 1, FB_LIMIT_CONTEXT, context,
                        &r->original_context, err));
+    /* The config's own key counts more. Logarithms of it must not be zero. */
+    if (reads & (BANDS | BETAS | LISTS))
+        FB_TRY(fb_json_int(config->what, config->json, "original_max_position_embeddings", 1,
+                           FB_LIMIT_CONTEXT, r->original_context, &r->original_context, err));
+    if (reads & LISTS && r->original_context < 2)
+        return fb_fail(err, FB_ERROR_FILE, "%s: original_max_position_embeddings: %lld (at least 2)", what,
+                       (long long)r->original_context);
+    if (reads & BETAS && r->base <= 1)
+        return fb_fail(err, FB_ERROR_FILE, "%s: rope_theta: %g (above 1 for yarn)", what, r->base);
     if (reads & FACTOR) {
         if (!fb_json_member(rope, "factor")) return fb_fail(err, FB_ERROR_FILE, "%s: factor: missing", what);
         FB_TRY(fb_json_real(what, rope, "factor", 1, 1e6, 1, &r->factor, err));
@@ -202,16 +209,18 @@ static fb_status read_scaling(const fb_config *config, const char *what, const f
         return fb_fail(err, FB_ERROR_FILE, "%s: %s: %g (below %s %g)", what,
                        reads & BANDS ? "low_freq_factor" : "beta_slow", r->low,
                        reads & BANDS ? "high_freq_factor" : "beta_fast", r->high);
-    return reads & LISTS ? read_lists(config, what, rope, context, r, err) : FB_OK;
+    return reads & LISTS ? read_lists(what, rope, context, r, err) : FB_OK;
 }
 
 fb_status fb_rope_read(const fb_config *config, const char *what, const fb_json *rope, int64_t head_dim,
-                       int64_t context, double default_fraction, fb_rope *out, fb_error *err) {
+                       int64_t context, double default_base, double default_fraction, fb_rope *out,
+                       fb_error *err) {
     fb_rope *r = out;
     *r = (fb_rope){.factor = 1, .magnitude = 1};
     FB_TRY(find_type(what, rope, &r->type, err));
     FB_TRY(check_keys(what, rope, r->type, err));
-    FB_TRY(read_either(config, what, rope, "rope_theta", "rotary_emb_base", 1, 1e12, 10000, &r->base, err));
+    FB_TRY(read_either(config, what, rope, "rope_theta", "rotary_emb_base", 1, 1e12, default_base, &r->base,
+                       err));
     FB_TRY(read_either(config, what, rope, "partial_rotary_factor", "rotary_pct", 0, 1, default_fraction,
                        &r->fraction, err));
     r->rotary = (int32_t)((double)head_dim * r->fraction);
@@ -229,6 +238,8 @@ bool fb_rope_is_usual_yarn(const fb_rope *r) {
 }
 
 bool fb_rope_is_other(const fb_rope *r) { return r->type->scale == scale_yarn && !fb_rope_is_usual_yarn(r); }
+
+bool fb_rope_is_default(const fb_rope *r) { return !r->type->scale && !(r->type->reads & LISTS); }
 
 bool fb_rope_is_linear(const fb_rope *r) { return r->type->scale == scale_linear; }
 
@@ -274,8 +285,8 @@ fb_status fb_config_rope(const fb_config *config, fb_spec *spec, int64_t head_di
     char what[512];
     fb_rope rope;
     FB_TRY(fb_rope_dictionary(config, &dictionary, what, sizeof what, err));
-    FB_TRY(fb_rope_read(config, what, dictionary, head_dim, spec->program.context, default_fraction, &rope,
-                        err));
+    FB_TRY(fb_rope_read(config, what, dictionary, head_dim, spec->program.context, 10000, default_fraction,
+                        &rope, err));
     if (rope.type->reads & (BETAS | LISTS))
         return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: rope_type: \"%s\" (not with this architecture)", what,
                        rope.type->name);
@@ -291,6 +302,11 @@ fb_status fb_config_rope(const fb_config *config, fb_spec *spec, int64_t head_di
 fb_status fb_rope_tables(const fb_rope *ropes, int32_t count, fb_spec *spec, fb_error *err) {
     fb_program *p = &spec->program;
     int64_t half = ropes->rotary / 2, tables = 0;
+    for (int32_t i = 1; i < count; i++)
+        if (ropes[i].rotary != ropes->rotary)
+            return fb_fail(err, FB_ERROR_UNSUPPORTED,
+                           "rope: %d and %d elements of a head rotate (one number for all)", ropes->rotary,
+                           ropes[i].rotary);
     for (int32_t i = 0; i < count; i++) tables += 1 + fb_rope_has_long(&ropes[i]);
     int64_t bytes = tables * half * (int64_t)sizeof *p->frequencies;
     p->frequencies = malloc((size_t)bytes);

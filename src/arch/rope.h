@@ -21,7 +21,8 @@ typedef struct fb_rope {
 /* Reads a dictionary `rope` (rope_parameters, rope_scaling; NULL: the defaults), or older spellings of the
  * config itself. `what` names the dictionary in errors. `context`: max_position_embeddings. */
 fb_status fb_rope_read(const fb_config *config, const char *what, const fb_json *rope, int64_t head_dim,
-                       int64_t context, double default_fraction, fb_rope *out, fb_error *err);
+                       int64_t context, double default_base, double default_fraction, fb_rope *out,
+                       fb_error *err);
 
 /* Whether there are two tables: one for short contexts, one for long ones. */
 bool fb_rope_has_long(const fb_rope *rope);
@@ -35,6 +36,8 @@ fb_status fb_rope_tables(const fb_rope *ropes, int32_t count, fb_spec *spec, fb_
 
 /* Whether it is yarn with the settings that are usual, or with others. */
 bool fb_rope_is_usual_yarn(const fb_rope *rope);
+/* Whether frequencies are not scaled at all. */
+bool fb_rope_is_default(const fb_rope *rope);
 bool fb_rope_is_other(const fb_rope *rope);
 
 /* Whether frequencies are only divided by the factor: what other formats call linear. */

@@ -15,6 +15,7 @@ static fb_status read_stablelm(const fb_config *config, fb_spec *spec, fb_decode
     FB_TRY(fb_json_real(what, config->json, "layer_norm_eps", 0, 1, 1e-5, &d->eps, err));
     d->output_bias = false;
     d->layernorm = true;
+    d->partial = true;
     d->rotary_fraction = 0.25;
     return FB_OK;
 }

@@ -129,11 +129,15 @@ fb_status fb_jinja_dict_find(fb_jinja_run *run, const fb_jinja_dict *dict, const
     *out = NULL;
     if (!is_hashable(key)) return fb_jinja_fail(&run->base, "unhashable type: '%s'", fb_jinja_type_name(key));
     FB_TRY(fb_jinja_work(run, dict->count / 8));
-    if (key->kind == FB_JINJA_STRING) {
-        *out = fb_jinja_dict_named(dict, key->text);
+    for (int64_t i = 0; i < dict->count && key->kind == FB_JINJA_STRING; i++) {
+        const fb_jinja_value *other = &dict->entries[i].key;
+        if (other->kind != FB_JINJA_STRING || other->text.size != key->text.size) continue;
+        FB_TRY(fb_jinja_work_bytes(run, key->text.size)); /* keys may be long, and of one length */
+        if (!fb_jinja_same(other->text, key->text)) continue;
+        *out = &dict->entries[i].value;
         return FB_OK;
     }
-    for (int64_t i = 0; i < dict->count; i++) {
+    for (int64_t i = 0; i < dict->count && key->kind != FB_JINJA_STRING; i++) {
         bool equal;
         FB_TRY(fb_jinja_equal(run, &dict->entries[i].key, key, &equal));
         if (!equal) continue;

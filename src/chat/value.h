@@ -151,7 +151,7 @@ static inline void fb_jinja_leave(fb_jinja_run *run) { run->depth--; }
 fb_status fb_jinja_work(fb_jinja_run *run, int64_t steps);
 /* The steps of going through so many bytes. */
 static inline fb_status fb_jinja_work_bytes(fb_jinja_run *run, int64_t bytes) {
-    return fb_jinja_work(run, 1 + bytes / 16);
+    return fb_jinja_work(run, 1 + bytes / 8);
 }
 
 /* ---- making values ---- */

@@ -2,6 +2,7 @@
 #include "cli/chat.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli/output.h"
 #include "cli/prompt.h"
@@ -63,6 +64,8 @@ static int read_template(cli_chat_arguments *a) {
     if (!a->template_file) return CLI_OK;
     int status = cli_prompt_read(&file, NULL, a->template_file);
     a->template_text = file.text;
+    if (status == CLI_OK && file.text && strlen(file.text) != file.bytes)
+        status = cli_fail(CLI_USAGE, "%s: a NUL inside (a template is text)", a->template_file);
     return status;
 }
 

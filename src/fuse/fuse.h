@@ -63,7 +63,7 @@ typedef struct fb_plan_options {
     bool greedy;           /* only the best token of a step is wanted, not the logits */
     bool float_dot;        /* multiply quantised weights with floats: the program has no quantize op */
     int64_t sinks, window; /* of a cache that forgets (fb_ring); 0: dense */
-    int64_t context;       /* the tokens that a dense cache can hold; 0: unknown, or it forgets */
+    int64_t context;       /* the most tokens that one sees; 0: unknown */
     /* What the device can do. The device is asked before a plan is made; a plan never changes afterwards. */
     bool screen;           /* the head has a screen (base/screen.h) on the device … */
     const char *no_screen; /* … or the reason why not; NULL: the pattern's own reason */

@@ -159,6 +159,8 @@ bool fb_condition_gate(const fb_match *m) {
     return fb_value_feeds(m->program, m->section, fb_match_op(m, 1)->out[0], FB_KIND(MUL));
 }
 
+bool fb_condition_no_gate(const fb_match *m) { return !fb_condition_gate(m); }
+
 /* A projection and the activation of one of its segments: swiglu_gemm for a gate, bias_act for others. */
 bool fb_rewrite_linear_act(const fb_match *m) {
     bool ok;

@@ -85,6 +85,7 @@ bool fb_condition_qkv(const fb_match *match);
 bool fb_condition_qkv_up(const fb_match *match);
 bool fb_condition_same_input(const fb_match *match);
 bool fb_condition_gate(const fb_match *match);
+bool fb_condition_no_gate(const fb_match *match);
 bool fb_rewrite_norm_add(const fb_match *match);
 bool fb_condition_greedy(const fb_match *match);
 bool fb_condition_screen(const fb_match *match);

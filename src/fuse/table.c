@@ -66,7 +66,7 @@ const fb_pattern fb_pattern_table[] = {
 
     {FB_FUSE_BIAS_ACT, FB_BODY, 2, {LINEARS, K(GELU) | K(GELU_TANH)},
      {{1, 0, 0, true}},
-     NULL, fb_rewrite_linear_act, "no projection into a gelu"},
+     fb_condition_no_gate, fb_rewrite_linear_act, "no projection into a gelu"},
 
     {FB_FUSE_QKV, FB_BODY, 3, {K(LINEAR), K(LINEAR), K(LINEAR)},
      {{0}},

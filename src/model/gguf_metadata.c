@@ -95,8 +95,10 @@ static fb_status check_unsaid(const fb_spec *spec, fb_error *err) {
                        "partial_rotary_factor: %d of %lld elements rotate (in a GGUF file of a %s, all)",
                        h->rotary, (long long)p->head_dim, spec->architecture);
     if (h->rope_other)
-        return fb_fail(err, FB_ERROR_UNSUPPORTED,
-                       "rope: yarn with settings of its own (not written to a GGUF file here)");
+        return fb_fail(
+            err, FB_ERROR_UNSUPPORTED,
+            "rope: yarn with settings of its own, or scaled in layers with a window (not written to a "
+            "GGUF file)");
     if (gemma && fabs(h->attention_scale * sqrt(queries) - 1) > 1e-6)
         return fb_fail(err, FB_ERROR_UNSUPPORTED,
                        "query_pre_attn_scalar: %g (in a GGUF file of this size, %g)",
@@ -107,22 +109,31 @@ static fb_status check_unsaid(const fb_spec *spec, fb_error *err) {
     if (h->window && !gemma && !is(spec, "mistral") && !is(spec, "phi3"))
         return fb_fail(err, FB_ERROR_UNSUPPORTED, "sliding_window: %lld (a GGUF file of a %s has none)",
                        (long long)h->window, spec->architecture);
-    for (int64_t layer = 0; layer < p->layers && h->still; layer++) {
-        bool first = p->kinds[p->kind_of[layer]].angles == p->kinds[p->kind_of[0]].angles;
-        if (first != ((layer + 1) % 4 != 0))
-            return fb_fail(err, FB_ERROR_UNSUPPORTED,
-                           "no_rope_layers: (in a GGUF file, every fourth layer does not rotate)");
-    }
+    if (is(spec, "smollm3") ? !h->still_fourth : h->still)
+        return fb_fail(
+            err, FB_ERROR_UNSUPPORTED,
+            "no_rope_layers: (in a GGUF file of a smollm3, exactly every fourth layer does not rotate)");
+    if (gemma2 && (h->attention_cap == 0 || h->logit_cap == 0))
+        return fb_fail(
+            err, FB_ERROR_UNSUPPORTED,
+            "attn_logit_softcapping, final_logit_softcapping: null (readers of a GGUF file take 50 and 30)");
+    if (gemma2 && h->window && h->window_pattern != 2)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED,
+                       "layer_types: (in a GGUF file of a gemma2, every other layer has the window)");
+    if (gemma2 && !h->window)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "sliding_window: null (readers of a GGUF file take 4096)");
+    if (p->long_context && !is(spec, "phi3"))
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "rope_type: longrope (in a GGUF file, only of a phi3)");
     return FB_OK;
 }
 
 /* Keys of single families. */
 static void put_family(const fb_spec *spec, const target *t) {
     const fb_hyper *h = &spec->hyper;
-    bool gemma = is(spec, "gemma2") || is(spec, "gemma3_text");
     char full[96];
     if (h->window) put_u32(t, "attention.sliding_window", h->window);
-    if (gemma && h->window) put_u32(t, "attention.sliding_window_pattern", h->window_pattern);
+    if (is(spec, "gemma3_text") && h->window)
+        put_u32(t, "attention.sliding_window_pattern", h->window_pattern);
     if (h->rope_base_window != 0) put_f32(t, "rope.freq_base_swa", h->rope_base_window);
     if (h->attention_cap != 0) put_f32(t, "attn_logit_softcapping", h->attention_cap);
     if (h->logit_cap != 0) put_f32(t, "final_logit_softcapping", h->logit_cap);

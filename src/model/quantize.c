@@ -67,11 +67,23 @@ static bool is_position(const fb_program *p, int32_t slot) {
     return false;
 }
 
+/* The LM head, also where its outputs are scaled or capped. */
+static int32_t head_of(const fb_program *p) {
+    int32_t value = p->logits;
+    for (int32_t i = p->op_count[FB_EPILOGUE] - 1; i >= 0; i--) {
+        const fb_op *op = &p->ops[FB_EPILOGUE][i];
+        if (op->out[0] != value) continue;
+        if (op->kind == FB_OP_LINEAR) return op->weights[0];
+        value = op->in[0];
+    }
+    return FB_NONE;
+}
+
 static fb_dtype choose_type(const quantizer *q, int32_t slot, bool *no_blocks) {
     const fb_program *p = &q->model->spec->program;
     *no_blocks = false;
     if (p->slots[slot].vector || is_position(p, slot)) return FB_F32;
-    fb_dtype type = slot == fb_program_head(p) ? q->options->head : q->options->type;
+    fb_dtype type = slot == head_of(p) ? q->options->head : q->options->type;
     *no_blocks = p->slots[slot].cols % fb_dtype_block(type) != 0;
     return *no_blocks ? FB_F16 : type;
 }

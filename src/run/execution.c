@@ -76,10 +76,11 @@ static bool same_request(const fb_request *a, const fb_request *b) {
     const fb_session_options *s = &a->session, *t = &b->session;
     const fb_executor_options *e = &a->executor, *f = &b->executor;
     return a->backend == b->backend && a->device == b->device && a->greedy == b->greedy &&
-           a->float_dot == b->float_dot && s->exact == t->exact && same_text(s->fuse, t->fuse) &&
-           same_text(s->machine, t->machine) && same_text(s->isa, t->isa) && e->threads == f->threads &&
-           e->act == f->act && e->kv == f->kv && e->profile == f->profile && e->capacity == f->capacity &&
-           same_ring(&e->ring, &f->ring) && e->chunk == f->chunk && e->epilogue_rows == f->epilogue_rows;
+           a->float_dot == b->float_dot && s->exact == t->exact && s->capacity == t->capacity &&
+           same_text(s->fuse, t->fuse) && same_text(s->machine, t->machine) && same_text(s->isa, t->isa) &&
+           e->threads == f->threads && e->act == f->act && e->kv == f->kv && e->profile == f->profile &&
+           e->capacity == f->capacity && same_ring(&e->ring, &f->ring) && e->chunk == f->chunk &&
+           e->epilogue_rows == f->epilogue_rows;
 }
 
 /* ---- weights: on a device as long as their model is open ---- */
@@ -178,7 +179,9 @@ static fb_status make_plan(fb_execution *x, const fb_planning *planning, fb_erro
                                    .float_dot = r->float_dot,
                                    .sinks = r->executor.ring.sinks,
                                    .window = r->executor.ring.window,
-                                   .context = r->executor.ring.window ? 0 : r->session.capacity};
+                                   .context = r->executor.ring.window
+                                                  ? r->executor.ring.sinks + r->executor.ring.window + 1
+                                                  : r->session.capacity};
     FB_TRY(fb_fuse_parse(r->session.fuse, &x->options.fuses, &automatic, err));
     ask_device(x);
     if (automatic) FB_TRY(choose(x, planning, err));

@@ -98,6 +98,38 @@ fb_status fb_tokenizer_normalize(const fb_tokenizer *tokenizer, fb_pattern_work 
     return FB_OK;
 }
 
+static fb_status encode_word(encoding *e, const char *word, int64_t size, fb_error *err) {
+    const fb_tokenizer *t = e->tokenizer;
+    if (t->unigram)
+        return fb_unigram_encode(t->unigram, &t->bpe.vocab, &e->cutting, word, size, &e->ids, err);
+    return fb_bpe_encode(&t->bpe, &e->merging, word, size, &e->ids, err);
+}
+
+/* The first guarded id from `first` on; -1: there is none. */
+static int32_t guarded_id(const encoding *e, int64_t first) {
+    for (int64_t i = first; e->filter.guarded && i < e->ids.size; i++)
+        if (e->filter.guarded[e->ids.data[i]]) return e->ids.data[i];
+    return -1;
+}
+
+/* In a marked text, a word that merges into a guarded token is encoded character by character: what a user
+ * wrote must not become one. */
+static fb_status encode_guarded(encoding *e, const char *word, int64_t size, fb_error *err) {
+    int64_t first = e->ids.size;
+    FB_TRY(encode_word(e, word, size, err));
+    if (guarded_id(e, first) < 0) return FB_OK;
+    e->ids.size = first;
+    for (int64_t at = 0; at < size;) {
+        int64_t bytes = fb_utf8_read(word + at, size - at).size;
+        FB_TRY(encode_word(e, word + at, bytes, err));
+        at += bytes;
+    }
+    int32_t id = guarded_id(e, first);
+    if (id < 0) return FB_OK;
+    return fb_fail(err, FB_ERROR_UNSUPPORTED,
+                   "messages: a text has a character that is the special token %d of this vocabulary", id);
+}
+
 /* Text without added tokens: into words, and each word into ids. `first`: it is the start of the whole text.
  */
 static fb_status encode_piece(encoding *e, const char *text, int64_t size, bool first, fb_error *err) {
@@ -111,12 +143,7 @@ static fb_status encode_piece(encoding *e, const char *text, int64_t size, bool 
     }
     for (int64_t i = 0; i < e->pieces.spans.size; i++) {
         fb_span span = e->pieces.spans.data[i];
-        const char *word = e->pieces.text.data + span.start;
-        if (tokenizer->unigram)
-            FB_TRY(fb_unigram_encode(tokenizer->unigram, &tokenizer->bpe.vocab, &e->cutting, word,
-                                     span.end - span.start, &e->ids, err));
-        else
-            FB_TRY(fb_bpe_encode(&tokenizer->bpe, &e->merging, word, span.end - span.start, &e->ids, err));
+        FB_TRY(encode_guarded(e, e->pieces.text.data + span.start, span.end - span.start, err));
     }
     return FB_OK;
 }

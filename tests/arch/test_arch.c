@@ -313,6 +313,7 @@ static const struct refusal {
      "scale_attn_by_inverse_layer_idx"},
     {"odd rotary", PYTHIA, "{\"rotary_pct\": 0.05}", "rotat|3"},
     {"rotary fraction above one", PYTHIA, "{\"rotary_pct\": 1.5}", "rotary_pct|1.5"},
+    {"partial rotary, llama", LLAMA_32, "{\"partial_rotary_factor\": 0.5}", "rotat|32|64"},
     {"odd head", LLAMA_32, "{\"head_dim\": 63}", "63"},
     {"heads do not divide", PYTHIA, "{\"num_attention_heads\": 7}", "7|768"},
     {"heads do not divide, gpt2", GPT2, "{\"n_head\": 5}", "5|768"},

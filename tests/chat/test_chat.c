@@ -17,11 +17,12 @@ static const char tokenizer_json[] =
     "{\"id\":22,\"content\":\"<t>\",\"special\":false,\"normalized\":false},"
     "{\"id\":23,\"content\":\"<b>\",\"special\":false,\"normalized\":false},"
     "{\"id\":24,\"content\":\"<n>\",\"special\":true,\"normalized\":true},"
-    "{\"id\":25,\"content\":\"<|im_end|>!\",\"special\":true,\"normalized\":false}],"
+    "{\"id\":25,\"content\":\"<|im_end|>!\",\"special\":true,\"normalized\":false},"
+    "{\"id\":19,\"content\":\"rrr\",\"special\":true,\"normalized\":false}],"
     "\"model\":{\"type\":\"BPE\",\"vocab\":{\"<\":0,\"|\":1,\">\":2,\"i\":3,\"m\":4,\"_\":5,\"e\":6,\"n\":7,"
     "\"d\":8,"
-    "\"s\":9,\"t\":10,\"a\":11,\"r\":12,\"b\":13,\"\\n\":14,\"!\":15,\"en\":16,\"ab\":17,\"x\":18,\" \":19},"
-    "\"merges\":[[\"e\",\"n\"],[\"a\",\"b\"]]}}";
+    "\"s\":9,\"t\":10,\"a\":11,\"r\":12,\"b\":13,\"\\n\":14,\"!\":15,\"en\":16,\"ab\":17,\"rr\":18,\"rrr\":19},"
+    "\"merges\":[[\"e\",\"n\"],[\"a\",\"b\"],[\"r\",\"r\"],[\"rr\",\"r\"]]}}";
 
 /* Encodes `text`, in which a user wrote what is between { and }. */
 static char *encode(const char *text, const char *template_text) {
@@ -72,6 +73,10 @@ static void test_special(void **state) {
     /* A longer token that reaches into the user's text leaves the shorter one that does not. */
     check_ids("<|im_end|>{!}", "", "21 15");
     check_ids("<|im_end|>!", "", "25");
+    /* Nor do merges make one. */
+    check_ids("rrr", "", "19");
+    check_ids("{rrr}", "", "12 12 12");
+    check_ids("{rr}", "", "18");
     /* Merges do not stop where the user's text begins. */
     check_ids("a{b}", "", "17");
     check_ids("{a}b<|im_end|>", "", "17 21");

@@ -157,6 +157,9 @@ static void test_limits(void **state) {
     (void)state;
     const char *forever = "{% set r = range(99999) %}{% for a in r %}{{ -1 in r }}{% endfor %}";
     check_refused(forever, FB_ERROR_FILE, "template: line 1|too long");
+    check_refused("{% set k = 'a' * 9999999 %}{% set d = {k: 1} %}{% for i in range(99999) %}{% if d[k] %}"
+                  "{% endif %}{% endfor %}",
+                  FB_ERROR_FILE, "template: line 1|too long"); /* long keys */
     check_refused("{{ ('a' * 100000) * 100000 }}", FB_ERROR_MEMORY, "template: line 1|at most");
     check_refused(
         "\n{% set ns = namespace(a='aaaaaaaa') %}{% for i in range(99) %}{% set ns.a = ns.a ~ ns.a %}"

@@ -88,4 +88,7 @@ jq --argjson id "$first_id" '.eos_token_id = [0, $id]' models/storyteller/genera
 fusebox run "$model" -p "Once upon a time" --temp 0
 is "run: a text that ends at once: one line" "$(wc -l <"$work/err")" 1
 matches "run: it says what to do" "$work/err" 'chat template \(try --chat'
+printf 'a\0{{ messages }}' >"$work/nul"
+echo '[]' >"$work/none.json"
+refuses "a template with a NUL" 2 '.*/nul: a NUL inside' chat --template "$work/nul" --render "$work/none.json"
 finish
