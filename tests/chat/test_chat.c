@@ -21,7 +21,8 @@ static const char tokenizer_json[] =
     "{\"id\":19,\"content\":\"rrr\",\"special\":true,\"normalized\":false}],"
     "\"model\":{\"type\":\"BPE\",\"vocab\":{\"<\":0,\"|\":1,\">\":2,\"i\":3,\"m\":4,\"_\":5,\"e\":6,\"n\":7,"
     "\"d\":8,"
-    "\"s\":9,\"t\":10,\"a\":11,\"r\":12,\"b\":13,\"\\n\":14,\"!\":15,\"en\":16,\"ab\":17,\"rr\":18,\"rrr\":19},"
+    "\"s\":9,\"t\":10,\"a\":11,\"r\":12,\"b\":13,\"\\n\":14,\"!\":15,\"en\":16,\"ab\":17,\"rr\":18,\"rrr\":"
+    "19},"
     "\"merges\":[[\"e\",\"n\"],[\"a\",\"b\"],[\"r\",\"r\"],[\"rr\",\"r\"]]}}";
 
 /* Encodes `text`, in which a user wrote what is between { and }. */
