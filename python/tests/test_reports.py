@@ -136,6 +136,11 @@ def test_ppl(model: fusebox.Model, cli: Cli, story: Path) -> None:
     assert report.all.tokens == sum(window.tokens for window in report.windows)
     assert report.perplexity == pytest.approx(math.exp(report.all.nll)) and report.window == 100
     assert "<table>" in report._repr_html_()
+    halves = model.ppl(STORY, ctx=100, compat="llama.cpp", chunks=1)
+    printed = cli("ppl", "-f", story, "--ctx", "100", "--compat", "llama.cpp", "--chunks", "1")
+    assert str(halves).splitlines()[:3] == printed.splitlines()[:3] and len(halves.windows) == 1
+    with pytest.raises(fusebox.UsageError, match="compat"):
+        model.ppl(STORY, compat="vllm")
     ids = model.tokenize(STORY, special=False)
     assert model.ppl(ids, ctx=100).all.nll == report.all.nll == model.ppl(STORY.encode(), ctx=100).all.nll
     # The same number from logits: the first window has the begin token and 99 others, each of which is scored.

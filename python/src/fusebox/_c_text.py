@@ -10,6 +10,7 @@ from ctypes import (
     c_char,
     c_char_p,
     c_double,
+    c_int,
     c_int32,
     c_int64,
     c_size_t,
@@ -21,6 +22,7 @@ from ._c import CacheKind, Dtype, Status, declare, fb_error, fb_progress_fn
 
 # ---- perplexity ----------------------------------------------------------------------------------------------
 
+Scoring = c_int
 
 class fb_score(Structure):
     _fields_ = [
@@ -52,6 +54,8 @@ class fb_perplexity_options(Structure):
         ("window", c_int64),
         ("on_progress", fb_score_fn),
         ("user", c_void_p),
+        ("scoring", Scoring),
+        ("max_windows", c_int64),
     ]
 
 

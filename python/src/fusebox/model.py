@@ -247,7 +247,14 @@ class Model:
 
     @overload
     def ppl(
-        self, text: str | bytes | Ids, *, ctx: int | None = None, cache: None = None, **execution: Unpack[Execution]
+        self,
+        text: str | bytes | Ids,
+        *,
+        ctx: int | None = None,
+        compat: str | None = None,
+        chunks: int | None = None,
+        cache: None = None,
+        **execution: Unpack[Execution],
     ) -> PerplexityReport: ...
 
     @overload
@@ -267,6 +274,8 @@ class Model:
         text: str | bytes | Ids,
         *,
         ctx: int | None = None,
+        compat: str | None = None,
+        chunks: int | None = None,
         cache: str | Sequence[str] | None = None,
         sinks: int | None = None,
         window: int | None = None,
@@ -275,7 +284,8 @@ class Model:
     ) -> PerplexityReport | CurveReport:
         """The perplexity of a text, or of token ids without special tokens around them. It is cut into windows of
         `ctx` tokens that do not overlap; by default of the model's context, at most 512. ``report.perplexity`` is the
-        outcome; it prints as ``fusebox ppl``.
+        outcome; it prints as ``fusebox ppl``. With `compat` "llama.cpp" only the second half of each window is scored, as
+        llama-perplexity does. `chunks`: no more windows than this.
 
         With `cache` ("dense", "window", "sinks" or several of them) the text is one stream, which each cache reads to
         its end: a row every `every` (256) tokens. It prints as ``fusebox ppl --cache``; ``svg()`` draws the curves."""
@@ -285,9 +295,10 @@ class Model:
             for name, value in (("sinks", sinks), ("window", window), ("every", every)):
                 if value is not None:
                     raise UsageError(f"{name}: {value} (only with cache)")
-            return perplexity.measure(self, text, ctx, execution)
-        if ctx is not None:
-            raise UsageError(f"ctx: {ctx} (not with cache: a stream is not cut into windows)")
+            return perplexity.measure(self, text, ctx, compat, chunks, execution)
+        for name, value in (("ctx", ctx), ("compat", compat), ("chunks", chunks)):
+            if value is not None:
+                raise UsageError(f"{name}: {value} (not with cache: a stream is not cut into windows)")
         return perplexity.measure_stream(self, text, cache, sinks, window, every, execution)
 
     def plan(

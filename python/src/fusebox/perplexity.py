@@ -60,6 +60,8 @@ class PerplexityReport:
     windows: tuple[Score, ...]
     threads: int
     isa: str
+    second_half: bool = False
+    """Only the second half of each window was scored, as llama-perplexity does."""
 
     @property
     def perplexity(self) -> float:
@@ -68,6 +70,8 @@ class PerplexityReport:
     def _notes(self) -> Iterator[tuple[str, str]]:
         yield "perplexity", f"{self.all.perplexity:.4f} ± {self.all.perplexity_error:.4f}"
         yield "tokens", f"{self.all.tokens} scored, {plural(len(self.windows), 'window')} of {self.window}"
+        half = "the second half of each window, as llama-perplexity does"
+        yield "scored", half if self.second_half else "every token that has a predecessor in its window"
         yield "speed", f"{self.all.tokens / self.all.seconds:.1f} tokens/s"
 
     def __str__(self) -> str:
@@ -79,17 +83,24 @@ class PerplexityReport:
         return table(("window", "tokens", "perplexity"), rows) + notes
 
 
-def measure(model: Model, source: str | bytes | Ids, ctx: int | None, execution: Execution) -> PerplexityReport:
+def measure(
+    model: Model, source: str | bytes | Ids, ctx: int | None, compat: str | None, chunks: int | None, execution: Execution
+) -> PerplexityReport:
     settings = options(c.fb_perplexity_options, lib.fb_perplexity_options_init)
     fill(settings, execution, "ppl")
     if ctx is not None:
         # The library's 0 is the default; here that is None.
         settings.window = integer("ctx", ctx, 2, 10**9)
+    if compat not in (None, "llama.cpp"):
+        raise UsageError(f'compat: {compat!r} (must be "llama.cpp")')
+    settings.scoring = int(compat is not None)
+    if chunks is not None:
+        settings.max_windows = integer("chunks", chunks, 1, 10**9)
     ids = _ids(model, source)
 
     def read(r: Any) -> PerplexityReport:
         windows = tuple(_score(r.windows[i]) for i in range(r.window_count))
-        return PerplexityReport(_score(r.all), r.window, windows, r.threads, text(r.isa))
+        return PerplexityReport(_score(r.all), r.window, windows, r.threads, text(r.isa), compat is not None)
 
     arguments = model._handle.pointer, ctypes.byref(settings), ids, len(ids)
     return with_progress(
