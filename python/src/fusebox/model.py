@@ -296,9 +296,9 @@ class Model:
                 if value is not None:
                     raise UsageError(f"{name}: {value} (only with cache)")
             return perplexity.measure(self, text, ctx, compat, chunks, execution)
-        for name, value in (("ctx", ctx), ("compat", compat), ("chunks", chunks)):
-            if value is not None:
-                raise UsageError(f"{name}: {value} (not with cache: a stream is not cut into windows)")
+        for name, given in (("ctx", ctx), ("compat", compat), ("chunks", chunks)):
+            if given is not None:
+                raise UsageError(f"{name}: {given} (not with cache: a stream is not cut into windows)")
         return perplexity.measure_stream(self, text, cache, sinks, window, every, execution)
 
     def plan(
