@@ -48,7 +48,8 @@ static bool open_editor(cli_line *line) {
     el_set(line->editor, EL_PROMPT, show_prompt);
     el_set(line->editor, EL_EDITOR, "emacs");
     el_set(line->editor, EL_HIST, history, line->history);
-    el_set(line->editor, EL_ADDFN, "fusebox-cancel", "give the line up", cancel);
+    /* In wide characters: of others libedit makes copies, which it never frees. */
+    el_wset(line->editor, EL_ADDFN, L"fusebox-cancel", L"give the line up", cancel);
     el_set(line->editor, EL_BIND, "^C", "fusebox-cancel", NULL);
     el_set(line->editor, EL_SETTY, "-d", "-isig", NULL);
     return true;
