@@ -29,12 +29,10 @@
  * one workspace for each stream, so that streams do not disturb each other. The device that is current in the
  * calling thread stays current. On the CPU `stream` is ignored and the result is there on return.
  *
- * Graphs. Every op can be captured in a CUDA graph. A capture cannot allocate, so the stream's workspace must
- * be large enough before: run the same ops on the stream once, or call fb_ops_reserve; a stream without a
- * workspace takes one that fb_ops_spare made. Otherwise the op is refused, and the capture stays valid. A
- * graph uses the workspace of the stream that it was captured on. So it must not run at the same time as
- * other ops on that stream, or as another graph that was captured there. fb_ops_free must come after the last
- * launch of such a graph.
+ * Graphs. Every op can be captured in a CUDA graph, also the first one on a stream: memory that it needs is
+ * allocated outside the graph. A graph uses the workspace of the stream that it was captured on. So it must
+ * not run at the same time as other ops on that stream, or as another graph that was captured there.
+ * fb_ops_free must come after the last launch of such a graph.
  *
  * Errors and growth are as in fusebox.h. The structs here are frozen: they never change, so they need no
  * size. */
@@ -60,11 +58,9 @@ FB_API fb_status fb_ops_create(int32_t device, int32_t threads, fb_ops **out, fb
  * before. */
 FB_API void fb_ops_free(fb_ops *ops);
 
-/* Makes the stream's workspace at least `bytes` long; and makes a workspace for the next stream that has none
- * while it is captured. An op that is refused during capture names the bytes that it needs. On the CPU both
- * do nothing. */
+/* Makes the stream's workspace at least `bytes` long, so that later ops need not allocate. On the CPU it does
+ * nothing. */
 FB_API fb_status fb_ops_reserve(fb_ops *ops, void *stream, int64_t bytes, fb_error *err);
-FB_API fb_status fb_ops_spare(fb_ops *ops, int64_t bytes, fb_error *err);
 
 /* ---- tensors ---- */
 

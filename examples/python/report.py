@@ -240,7 +240,7 @@ def times() -> tuple[str, ...]:
 def us(seconds: float) -> str:
     """Microseconds with three digits or more."""
     value = seconds * 1e6
-    return f"{value:.0f}" if value >= 100.0 else f"{value:.1f}" if value >= 10.0 else f"{value:.2f}"
+    return f"{value:.0f}" if value >= 100.0 else f"{value:#.3g}" if value >= 0.1 else f"{value:.1g}"
 
 
 def plural(count: int, word: str) -> str:

@@ -60,21 +60,12 @@ void fb_ops_free(fb_ops *ops) {
     free(ops);
 }
 
-static fb_status reserve(fb_ops *ops, const char *op, void *stream, bool spare, int64_t bytes,
-                         fb_error *err) {
-    FB_TRY(fb_check_ops(&(fb_check){ops, op, err}));
-    if (bytes < 0 || bytes > (int64_t)1 << 40)
-        return fb_fail(err, FB_ERROR_USAGE, "%s: bytes: %lld (from 0 to %lld)", op, (long long)bytes,
-                       1LL << 40);
-    return ops->cuda ? ops->cuda->reserve(ops->gpu, stream, spare, bytes, err) : FB_OK;
-}
-
 fb_status fb_ops_reserve(fb_ops *ops, void *stream, int64_t bytes, fb_error *err) {
-    return reserve(ops, "reserve", stream, false, bytes, err);
-}
-
-fb_status fb_ops_spare(fb_ops *ops, int64_t bytes, fb_error *err) {
-    return reserve(ops, "spare", NULL, true, bytes, err);
+    FB_TRY(fb_check_ops(&(fb_check){ops, "reserve", err}));
+    if (bytes < 0 || bytes > (int64_t)1 << 40)
+        return fb_fail(err, FB_ERROR_USAGE, "reserve: bytes: %lld (from 0 to %lld)", (long long)bytes,
+                       1LL << 40);
+    return ops->cuda ? ops->cuda->reserve(ops->gpu, stream, bytes, err) : FB_OK;
 }
 
 /* ---- jobs ---- */

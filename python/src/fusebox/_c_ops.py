@@ -120,7 +120,6 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "fb_ops_create": (Status, [c_int32, c_int32, POINTER(c_void_p), POINTER(fb_error)]),
     "fb_ops_free": (None, [_p]),
     "fb_ops_reserve": (Status, [_p, _p, c_int64, _p]),
-    "fb_ops_spare": (Status, [_p, c_int64, _p]),
     "fb_ops_layer_norm": (Status, [_p, _p, _p, _p, _p, c_float, _p, _p]),
     "fb_ops_rms_norm": (Status, [_p, _p, _p, _p, c_float, _p, _p]),
     "fb_ops_layer_norm_residual": (Status, [_p, _p, _p, _p, _p, _p, c_float, _p, _p]),
@@ -190,12 +189,7 @@ errors = _Errors()
 
 def failure(status: int) -> Error:
     """The exception of a call of this thread that has just failed."""
-    message = errors.error.message.decode("utf-8", "replace")
-    if message.startswith("workspace:"):
-        message = message.replace(
-            "call fb_ops_reserve or fb_ops_spare before", "call fusebox.torch.ops.reserve(bytes) before the capture"
-        )
-    return error_of(status, message)
+    return error_of(status, errors.error.message.decode("utf-8", "replace"))
 
 
 def number(name: str, value: Any, kind: Any = c_float) -> Any:

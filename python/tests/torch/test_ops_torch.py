@@ -11,7 +11,6 @@ torch = pytest.importorskip("torch")
 
 import fusebox  # noqa: E402
 from fusebox.torch import ops as typed_ops  # noqa: E402
-from fusebox.torch.ops import _context as ops_context  # noqa: E402
 from ops_cases import DEVICES, EPS, as_tuple, cases, op_named, out_of, random  # noqa: E402
 
 ops: Any = typed_ops  # many calls here are wrong on purpose
@@ -292,11 +291,9 @@ def test_current_stream() -> None:
 @needs_cuda
 @each_case
 def test_graph(index: int) -> None:
-    """Captured as torch does it, on a stream of its own that has no workspace yet; twice, because a capture takes the
-    spare one; replayed with other values."""
+    """Captured as torch does it, on a stream of its own on which nothing has run before; replayed with other values."""
     case = cases(torch.float16, "cuda")[index]
     for _ in range(2):
-        case.public(*case.tensors, None)
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
         torch.cuda.synchronize()
         with torch.cuda.graph(graph, stream=stream):
@@ -314,34 +311,20 @@ def test_graph(index: int) -> None:
 
 
 @needs_cuda
-def test_captures_do_not_take_a_spare_each() -> None:
-    """Only a stream without a workspace takes the spare: memory does not grow with the number of captures."""
-    x, w = random(8, 64, device="cuda"), random(64, device="cuda")
-    stream = torch.cuda.Stream()
-    sizes = []
-    for _ in range(6):
-        ops.layer_norm(x, w)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            ops.layer_norm(x, w)
-        ops.layer_norm(x, w)
-        torch.cuda.synchronize()
-        sizes.append(ops_context.context(0).spares)
-    assert sizes[-1] == sizes[0]
-
-
-@needs_cuda
-def test_graph_with_reserved_room() -> None:
-    x = random(4096, 2048, dtype=torch.float16, device="cuda")
+def test_graph_of_ops_that_grow() -> None:
+    """Each captured op needs a larger workspace than the one before it. The graph keeps them all."""
     m = random(8192, 2048, dtype=torch.float16, device="cuda")
-    ops.reserve(1 << 30)
+    inputs = [random(rows, 2048, dtype=torch.float16, device="cuda") for rows in (16, 512, 4096)]
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
-        captured = ops.swiglu(x, m, m, strategy="vector")
+        captured = [ops.swiglu(x, m, m, strategy="vector") for x in inputs]
+    for x in inputs:
+        x.mul_(0.5)
+    ops.reserve(1 << 30)
     graph.replay()
     torch.cuda.synchronize()
-    assert torch.equal(captured, ops.swiglu(x, m, m, strategy="vector"))
+    for x, have in zip(inputs, captured):
+        assert torch.equal(have, ops.swiglu(x, m, m, strategy="vector"))
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")

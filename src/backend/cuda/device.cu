@@ -105,19 +105,6 @@ void fb_gpu_leave(int32_t before) {
         cudaGetLastError();
 }
 
-fb_status fb_gpu_capturing(const fb_gpu *gpu, void *stream, bool *capturing, fb_error *err) {
-    (void)gpu;
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    cudaError_t code = cudaStreamIsCapturing((cudaStream_t)stream, &status);
-    if (code == cudaErrorStreamCaptureImplicit) { /* the default stream, while another one is captured */
-        cudaGetLastError();
-        *capturing = true;
-        return FB_OK;
-    }
-    *capturing = status != cudaStreamCaptureStatusNone;
-    return fb_gpu_check(code, "stream", err);
-}
-
 fb_status fb_gpu_open(int32_t index, fb_gpu **out, fb_error *err) {
     *out = NULL;
     fb_gpu *gpu = (fb_gpu *)calloc(1, sizeof *gpu);
@@ -173,8 +160,17 @@ static fb_status no_memory(const char *what, int64_t bytes, const char *where, f
                    MIB(bytes), where, MIB(unused), MIB(all));
 }
 
+/* While one lives, this thread may allocate, and wait for streams that are not captured, also where it
+ * captures another stream. */
+struct outside_capture {
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    outside_capture() { cudaThreadExchangeStreamCaptureMode(&mode); }
+    ~outside_capture() { cudaThreadExchangeStreamCaptureMode(&mode); }
+};
+
 fb_status fb_gpu_take(fb_gpu *gpu, const char *what, int64_t bytes, void **out, fb_error *err) {
     *out = NULL;
+    outside_capture guard;
     FB_TRY(use(gpu, err));
     cudaError_t code = cudaMalloc(out, (size_t)(bytes ? bytes : 1));
     return code == cudaErrorMemoryAllocation ? no_memory(what, bytes, "device", err)
@@ -183,6 +179,7 @@ fb_status fb_gpu_take(fb_gpu *gpu, const char *what, int64_t bytes, void **out, 
 
 void fb_gpu_give(fb_gpu *gpu, void *memory) {
     if (!memory) return;
+    outside_capture guard;
     cudaSetDevice(gpu->index);
     if (cudaFree(memory) != cudaSuccess)
         cudaGetLastError(); /* the device is lost: there is nothing to free */
@@ -228,6 +225,7 @@ fb_status fb_gpu_zero(fb_gpu *gpu, void *device, int64_t bytes, fb_error *err) {
 }
 
 fb_status fb_gpu_clear(fb_gpu *gpu, void *device, int64_t bytes, fb_error *err) {
+    outside_capture guard;
     FB_TRY(use(gpu, err));
     FB_TRY(fb_gpu_check(cudaMemsetAsync(device, 0, (size_t)bytes, gpu->side_stream), "clearing memory", err));
     return fb_gpu_check(cudaStreamSynchronize(gpu->side_stream), "clearing memory", err);

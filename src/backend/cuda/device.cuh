@@ -167,6 +167,7 @@ FB_DEVICE void fb_let_next_start() {
 #define FB_SHARED(type, name) type *name = (type *)fb_emulated_shared()
 #define FB_LAUNCH(cx, grid, block, shared_bytes, kernel, ...)                                                \
     fb_emulated_call(false, (cx)->limits->shared_limit, grid, block, shared_bytes, kernel, __VA_ARGS__)
+#define FB_LAUNCH_CACHED(cx, grid, block, kernel, ...) FB_LAUNCH(cx, grid, block, 0, kernel, __VA_ARGS__)
 #define FB_LAUNCH_COOPERATIVE(cx, grid, block, shared_bytes, kernel, ...)                                    \
     fb_emulated_call(true, (cx)->limits->shared_limit, grid, block, shared_bytes, kernel, __VA_ARGS__)
 #define FB_FITS_COOPERATIVE(cx, threads, shared_bytes, kernel) true
@@ -179,9 +180,11 @@ extern __shared__ __align__(16) unsigned char fb_shared_memory[];
 
 /* Prepares a kernel before its first launch on a device. It may then use all the dynamic shared memory that a
  * block can have: more than 48 KiB, static included, must be allowed explicitly, and a launch with less must
- * not change the limit for another. All kernels get the same carveout of a multiprocessor's memory, so that
- * they can run side by side. Threads that call this at the same time set the same values. */
-template <auto kernel> static cudaError_t fb_prepare(const fb_cuda_context *cx) {
+ * not change the limit for another. `shared`: percent of a multiprocessor's memory that is shared memory; the
+ * rest is its first-level cache. Kernels that run side by side must have the same. Threads that call this at
+ * the same time set the same values. */
+template <auto kernel, int shared = cudaSharedmemCarveoutMaxShared>
+static cudaError_t fb_prepare(const fb_cuda_context *cx) {
     static bool prepared[FB_PREPARED_DEVICES];
     bool known = cx->device < FB_PREPARED_DEVICES;
     if (known && __atomic_load_n(&prepared[cx->device], __ATOMIC_ACQUIRE)) return cudaSuccess;
@@ -192,8 +195,7 @@ template <auto kernel> static cudaError_t fb_prepare(const fb_cuda_context *cx) 
         code = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     cx->limits->shared_limit - (int)of.sharedSizeBytes);
     if (code == cudaSuccess)
-        code = cudaFuncSetAttribute(function, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                    cudaSharedmemCarveoutMaxShared);
+        code = cudaFuncSetAttribute(function, cudaFuncAttributePreferredSharedMemoryCarveout, shared);
     if (known && code == cudaSuccess) __atomic_store_n(&prepared[cx->device], true, __ATOMIC_RELEASE);
     return code;
 }
@@ -222,6 +224,10 @@ static int fb_launch(const fb_cuda_context *cx, bool cooperative, dim3 grid, dim
 /* Launches kernel(…); the value is a cudaError_t. A template with commas must be in parentheses. */
 #define FB_LAUNCH(cx, grid, block, shared_bytes, kernel, ...)                                                \
     fb_launch(cx, false, grid, block, shared_bytes, fb_prepare<kernel>(cx), kernel, __VA_ARGS__)
+/* The same, for a kernel that reads the same bytes in every block and fills the device for long: it gets most
+ * of a multiprocessor's memory as cache. */
+#define FB_LAUNCH_CACHED(cx, grid, block, kernel, ...)                                                       \
+    fb_launch(cx, false, grid, block, 0, fb_prepare<kernel, 14>(cx), kernel, __VA_ARGS__)
 /* Whether a block of the kernel fits on each multiprocessor, and the kernel was compiled for sm_90 or later.
  * A device without machine code of its own runs the oldest PTX, where a kernel for newer devices is empty. */
 template <auto kernel>

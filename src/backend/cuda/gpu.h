@@ -41,8 +41,6 @@ const fb_cuda_limits *fb_gpu_limits(const fb_gpu *gpu);
  * with devices of its own calls; all others may leave another device current. */
 fb_status fb_gpu_enter(const fb_gpu *gpu, int32_t *before, fb_error *err);
 void fb_gpu_leave(int32_t before);
-/* Whether a stream (cudaStream_t) is being captured in a graph. */
-fb_status fb_gpu_capturing(const fb_gpu *gpu, void *stream, bool *capturing, fb_error *err);
 
 /* Fills in limits, device, stream and BLAS handle of a context; the caller fills in the rest. */
 void fb_gpu_context(const fb_gpu *gpu, fb_cuda_context *cx);

@@ -259,19 +259,19 @@ template <class T> __global__ void __launch_bounds__(FB_NORM_CHAINS) norm_any(no
 
 template <class T, int terms, bool after>
 static int launch_fast(const fb_cuda_context *cx, const norm_args &args) {
-    /* Many rows need bytes in flight, and a small block loses less time in its own barriers. Few rows need
-     * threads. */
+    /* Many rows need bytes in flight, and a small block loses less time in its own barriers; the weights,
+     * which each row reads, stay in the cache. Few rows need threads. */
     const bool many = args.rows > 4 * cx->limits->sms;
     const int count = args.n / FB_CHUNK;
     const dim3 rows((unsigned)args.rows), quarter((unsigned)((args.rows + 3) / 4));
     if (many && count <= 128)
-        return FB_LAUNCH(cx, quarter, dim3(128), 0, (norm_fast<T, terms, after, 32, 4, false>), args);
+        return FB_LAUNCH_CACHED(cx, quarter, dim3(128), (norm_fast<T, terms, after, 32, 4, false>), args);
     if (count <= 256)
         return FB_LAUNCH(cx, rows, dim3(256), 0, (norm_fast<T, terms, after, 256, 1, true>), args);
     if (many && count <= 384)
-        return FB_LAUNCH(cx, rows, dim3(128), 0, (norm_fast<T, terms, after, 128, 3, false>), args);
+        return FB_LAUNCH_CACHED(cx, rows, dim3(128), (norm_fast<T, terms, after, 128, 3, false>), args);
     if (many && count <= 512)
-        return FB_LAUNCH(cx, rows, dim3(128), 0, (norm_fast<T, terms, after, 128, 4, false>), args);
+        return FB_LAUNCH_CACHED(cx, rows, dim3(128), (norm_fast<T, terms, after, 128, 4, false>), args);
     if (count <= 512)
         return FB_LAUNCH(cx, rows, dim3(256), 0, (norm_fast<T, terms, after, 256, 2, true>), args);
     if (count <= 1024)

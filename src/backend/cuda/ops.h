@@ -16,8 +16,8 @@ struct fb_device;
 typedef struct fb_cuda_ops_table {
     fb_status (*open)(struct fb_device *device, fb_cuda_ops **out, fb_error *err);
     void (*close)(fb_cuda_ops *ops);
-    /* Makes the workspace of a stream at least `bytes` long; `spare`: makes one for no stream yet. */
-    fb_status (*reserve)(fb_cuda_ops *ops, void *stream, bool spare, int64_t bytes, fb_error *err);
+    /* Makes the workspace of a stream at least `bytes` long. */
+    fb_status (*reserve)(fb_cuda_ops *ops, void *stream, int64_t bytes, fb_error *err);
     /* Begins an op on a stream. `*temp` is memory for what its launches hand to each other. If it succeeds,
      * other threads wait until `end`. */
     fb_status (*begin)(fb_cuda_ops *ops, void *stream, int64_t temp_bytes, uint8_t **temp, fb_error *err);

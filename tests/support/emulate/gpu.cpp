@@ -99,10 +99,6 @@ fb_status fb_gpu_enter(const fb_gpu *, int32_t *before, fb_error *err) {
     return may_fail("device", err);
 }
 void fb_gpu_leave(int32_t) {}
-fb_status fb_gpu_capturing(const fb_gpu *, void *, bool *capturing, fb_error *err) {
-    *capturing = fb_emulated_recording != NULL;
-    return may_fail("stream", err);
-}
 void fb_gpu_context(const fb_gpu *gpu, fb_cuda_context *cx) {
     *cx = {};
     cx->limits = &gpu->limits;

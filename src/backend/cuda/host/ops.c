@@ -18,7 +18,6 @@ typedef struct region {
 
 typedef struct workspace {
     void *stream;
-    bool spare;     /* belongs to no stream yet */
     region scratch; /* fb_cuda_context.scratch */
     region temp;    /* what launches of one op hand to each other; the first TEMP_AT bytes are zeros */
 } workspace;
@@ -64,16 +63,8 @@ static fb_status add_space(fb_cuda_ops *ops, workspace added, int64_t *index, fb
     return FB_OK;
 }
 
-static fb_status grow(fb_cuda_ops *ops, void *stream, region *r, int64_t bytes, int64_t zeros,
-                      fb_error *err) {
+static fb_status grow(fb_cuda_ops *ops, region *r, int64_t bytes, int64_t zeros, fb_error *err) {
     if (bytes <= r->bytes) return FB_OK;
-    bool capturing = false;
-    FB_TRY(fb_gpu_capturing(ops->gpu, stream, &capturing, err));
-    if (capturing)
-        return fb_fail(err, FB_ERROR_USAGE,
-                       "workspace: %lld bytes (the op needs %lld, and a stream that is captured cannot "
-                       "allocate; call fb_ops_reserve or fb_ops_spare before)",
-                       (long long)r->bytes, (long long)bytes);
     int64_t size = LEAST_BYTES;
     while (size < bytes) size *= 2;
     void *memory, **kept = one_more(ops->kept, ops->kept_count, &ops->kept_room, sizeof *kept, err);
@@ -90,51 +81,30 @@ static fb_status grow(fb_cuda_ops *ops, void *stream, region *r, int64_t bytes, 
     return FB_OK;
 }
 
-static fb_status grow_both(fb_cuda_ops *ops, void *stream, workspace *w, int64_t scratch, int64_t temp,
-                           fb_error *err) {
-    FB_TRY(grow(ops, stream, &w->scratch, scratch, FB_CUDA_COUNTERS, err));
-    return grow(ops, stream, &w->temp, temp + TEMP_AT, TEMP_AT, err);
-}
-
-/* The workspace of a stream. A stream that has none gets a spare one if it is captured, or else a new one. */
+/* The workspace of a stream: a new one, without memory, if it has none. */
 static fb_status find(fb_cuda_ops *ops, void *stream, int64_t *out, fb_error *err) {
-    int64_t spare = -1;
-    for (int64_t i = 0; i < ops->space_count; i++) {
-        if (ops->spaces[i].spare)
-            spare = i;
-        else if (ops->spaces[i].stream == stream) {
+    for (int64_t i = 0; i < ops->space_count; i++)
+        if (ops->spaces[i].stream == stream) {
             *out = i;
             return FB_OK;
         }
-    }
-    bool capturing = false;
-    if (spare >= 0) FB_TRY(fb_gpu_capturing(ops->gpu, stream, &capturing, err));
-    if (capturing) {
-        ops->spaces[spare].spare = false;
-        ops->spaces[spare].stream = stream;
-        *out = spare;
-        return FB_OK;
-    }
     return add_space(ops, (workspace){.stream = stream}, out, err);
 }
 
-static fb_status reserve_space(fb_cuda_ops *ops, void *stream, bool spare, int64_t bytes, fb_error *err) {
+static fb_status reserve_space(fb_cuda_ops *ops, void *stream, int64_t bytes, fb_error *err) {
     int64_t index;
-    if (!spare) {
-        FB_TRY(find(ops, stream, &index, err));
-        return grow_both(ops, stream, &ops->spaces[index], bytes, bytes, err);
-    }
-    /* If it is left without memory, it is only useless. */
-    FB_TRY(add_space(ops, (workspace){.spare = true}, &index, err));
-    return grow_both(ops, NULL, &ops->spaces[index], bytes, bytes, err);
+    FB_TRY(find(ops, stream, &index, err));
+    workspace *w = &ops->spaces[index];
+    FB_TRY(grow(ops, &w->scratch, bytes, FB_CUDA_COUNTERS, err));
+    return grow(ops, &w->temp, bytes + TEMP_AT, TEMP_AT, err);
 }
 
-static fb_status reserve(fb_cuda_ops *ops, void *stream, bool spare, int64_t bytes, fb_error *err) {
+static fb_status reserve(fb_cuda_ops *ops, void *stream, int64_t bytes, fb_error *err) {
     int32_t before;
     pthread_mutex_lock(&ops->lock);
     fb_status status = fb_gpu_enter(ops->gpu, &before, err);
     if (status == FB_OK) {
-        status = reserve_space(ops, stream, spare, bytes, err);
+        status = reserve_space(ops, stream, bytes, err);
         fb_gpu_leave(before);
     }
     pthread_mutex_unlock(&ops->lock);
@@ -175,7 +145,7 @@ static fb_status begin_space(fb_cuda_ops *ops, void *stream, int64_t temp_bytes,
                              fb_error *err) {
     FB_TRY(find(ops, stream, &ops->current, err));
     workspace *w = &ops->spaces[ops->current];
-    if (temp_bytes) FB_TRY(grow(ops, stream, &w->temp, temp_bytes + TEMP_AT, TEMP_AT, err));
+    if (temp_bytes) FB_TRY(grow(ops, &w->temp, temp_bytes + TEMP_AT, TEMP_AT, err));
     *temp = temp_bytes ? w->temp.memory + TEMP_AT : NULL;
     ops->cx.stream = stream;
     ops->launched = false;
@@ -229,7 +199,7 @@ static fb_status launch(fb_cuda_ops *ops, fb_op_kind kind, const fb_call *call, 
                         fb_error *err) {
     workspace *w = &ops->spaces[ops->current];
     fb_cuda_context cx = next_launch(ops);
-    FB_TRY(grow(ops, cx.stream, &w->scratch, scratch_bytes(kind, call), FB_CUDA_COUNTERS, err));
+    FB_TRY(grow(ops, &w->scratch, scratch_bytes(kind, call), FB_CUDA_COUNTERS, err));
     cx.scratch = w->scratch.memory;
     cx.scratch_bytes = w->scratch.bytes;
     cx.frequencies = call->attr.frequencies;

@@ -14,7 +14,7 @@ from ..._c import integer
 from ..._c_ops import bare, errors, failure, fb_ops_positions, number, pack_heads
 from ...errors import UsageError
 from ._call import Op, direct, dispatched
-from ._context import LEAST_SPARE, enter
+from ._context import enter
 from ._tensors import CODES, Foreign, Heads, check_dims, device_of, new, plain_heads, refuse
 
 _rope = bare("fb_ops_rope")
@@ -85,8 +85,7 @@ def _run_rope(
     given = None if frequencies is None else _frequencies(frequencies, turned)
     where, held = _positions(positions, device, (shape[0],) if len(shape) == 3 else shape[:-2])
     px, po, made, kept = _rope_tensors(x, out, device, shape)
-    need = 0 if device < 0 else LEAST_SPARE + held.numel() * (16 + 4 * max(turned, 0))
-    handle, stream = enter(device, need)
+    handle, stream = enter(device)
     status = _rope(handle, stream, px, where, turned, number("theta", theta, ctypes.c_double), given, po, errors.address)
     if status:
         raise failure(status)
@@ -145,15 +144,6 @@ def _match_batch(one: Heads, lead: torch.Size) -> None:
     one.flatten(3)
 
 
-def _need(q: Tensor, k: Tensor, exact: bool) -> int:
-    """At least the bytes of workspace on a GPU: copies of one k and v, partial results, a row for each position; with
-    `exact` also the scores of 264 blocks."""
-    batch = max(math.prod(q.shape[:-3]), 1)
-    context = k.shape[-2]
-    scores = 264 * 4 * context if exact else 0
-    return LEAST_SPARE + scores + 8 * (k.numel() + 16 * q.numel()) // batch + 32 * (context + q.shape[-2])
-
-
 @functools.lru_cache(maxsize=256)
 def _usual_scale(width: int) -> ctypes.c_float:
     return ctypes.c_float(1 / math.sqrt(max(width, 1)))
@@ -205,13 +195,13 @@ def _run_attention(
     plain = _plain_attention(q, k, v, device, shape) if out is None and len(shape) <= 4 else None
     if plain is not None:
         pq, pk, pv, po, made = plain
-        handle, stream = enter(device, 0 if device < 0 else _need(q, k, exact))
+        handle, stream = enter(device)
         status = _attention(handle, stream, pq, pk, pv, where, factor, bool(exact), po, errors.address)
         if status:
             raise failure(status)
         return made
     lists, made, kept = _any_attention(q, k, v, out, device, shape)
-    handle, stream = enter(device, 0 if device < 0 else _need(q, k, exact))
+    handle, stream = enter(device)
     for pq, pk, pv, po in zip(*lists):
         status = _attention(handle, stream, pq, pk, pv, where, factor, bool(exact), po, errors.address)
         if status:

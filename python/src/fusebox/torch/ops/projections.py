@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ..._c_ops import bare, errors, failure, number
 from ._call import Op, direct, dispatched
-from ._context import LEAST_SPARE, enter
+from ._context import enter
 from ._tensors import Foreign, first, matrix, projected, vector
 from .norms import NORMS, choice
 
@@ -17,18 +17,6 @@ _linear = bare("fb_ops_linear_bias_act")
 _norm_linear = bare("fb_ops_norm_linear")
 _swiglu = bare("fb_ops_swiglu")
 
-
-FEW_ROWS = 8  # up to which a GPU multiplies without cuBLASLt and copies of the input
-BLAS_BYTES = 33 << 20  # the workspace of cuBLASLt, and counters
-
-
-def need(x: Tensor, n: int) -> int:
-    """At least the bytes of workspace of a projection [..., inputs] to n on a GPU: for many rows that of cuBLASLt, the
-    input twice and as integers, and three results, in float32."""
-    count = x.numel()
-    rows = count // max(x.shape[-1], 1)
-    few = LEAST_SPARE + 4 * rows * n  # what swiglu stores in between
-    return few if rows <= FEW_ROWS else BLAS_BYTES + 10 * count + 12 * rows * n
 
 
 def _outputs(x: Tensor, weight: Tensor) -> Tensor:
@@ -43,7 +31,7 @@ def _run_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str,
     pw, n = matrix("weight", weight, device)
     pb = vector("bias", bias, device)
     po, made = projected(out, x, device, shape, n)
-    handle, stream = enter(device, 0 if device < 0 else need(x, n))
+    handle, stream = enter(device)
     status = _linear(handle, stream, px, pw, pb, choice("activation", activation, ACTIVATIONS), po, errors.address)
     if status:
         raise failure(status)
@@ -94,7 +82,7 @@ def _run_norm_linear(
     pb = vector("bias", bias, device)
     kind, act = choice("norm", norm, NORMS), choice("activation", activation, ACTIVATIONS)
     po, made = projected(out, x, device, shape, n)
-    handle, stream = enter(device, 0 if device < 0 else need(x, n))
+    handle, stream = enter(device)
     status = _norm_linear(
         handle, stream, px, kind, pnw, pnb, number("eps", eps), pw, pb, act, po, errors.address
     )
@@ -145,7 +133,7 @@ def _run_swiglu(x: Tensor, w1: Tensor, w3: Tensor, strategy: str, out: Tensor | 
     device, px, x, shape = first("x", x)
     (p1, n), (p3, _) = matrix("w1", w1, device), matrix("w3", w3, device)
     po, made = projected(out, x, device, shape, n)
-    handle, stream = enter(device, 0 if device < 0 else need(x, n))
+    handle, stream = enter(device)
     status = _swiglu(handle, stream, px, p1, p3, choice("strategy", strategy, STRATEGIES), po, errors.address)
     if status:
         raise failure(status)

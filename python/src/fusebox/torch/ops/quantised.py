@@ -23,7 +23,6 @@ from ._call import Op, direct, dispatched
 from ._context import context, enter
 from ._tensors import Foreign, check, device_of, first, mark_written, output, projected, refuse, vector
 from .norms import choice
-from .projections import need
 
 TYPES = {name: _c.dtype(name) for name in ("q4_0", "q8_0")}
 _FUNCTIONS = {"q4_0": lib.fb_ops_linear_q4_0, "q8_0": lib.fb_ops_linear_q8_0}
@@ -50,7 +49,7 @@ class QuantizedWeight:
         index = -1 if device.type == "cpu" else device.index
         handle = c_void_p()
         pointer = blocks.data_ptr()
-        _c.call(lib.fb_ops_pack, context(index).handle, TYPES[type], pointer, rows, cols, ctypes.byref(handle))
+        _c.call(lib.fb_ops_pack, context(index), TYPES[type], pointer, rows, cols, ctypes.byref(handle))
         self.type, self.rows, self.cols, self.device = type, rows, cols, device
         self.index = index
         self.handle: int = handle.value or 0
@@ -196,7 +195,7 @@ def _run_linear(x: Tensor, number: int, bias: Tensor | None, out: Tensor | None)
     _on_device(weight, device)
     pb = vector("bias", bias, device)
     po, made = projected(out, x, device, shape, weight.rows)
-    handle, stream = enter(device, 0 if device < 0 else need(x, weight.rows))
+    handle, stream = enter(device)
     status = _FUNCTIONS[weight.type](handle, stream, px, weight.handle, pb, po, errors.address)
     if status:
         raise failure(status)
@@ -217,7 +216,7 @@ def _run_blocks(x: Tensor, number: int, bias: Tensor | None, dtype: torch.dtype,
         raise UsageError(f"out: dtype {made.dtype} (must be {dtype}, as dtype says)")
     check("out", made, device)
     po = output("out", made, device, (*lead, weight.rows))
-    handle, stream = enter(device, 0 if device < 0 else need(made, weight.rows))
+    handle, stream = enter(device)
     status = lib.fb_ops_linear_blocks(
         handle, stream, x.data_ptr() or None, count, weight.handle, pb, po, errors.address
     )
