@@ -170,8 +170,9 @@ FB_API bool fb_model_is_end(const fb_model *model, int32_t id);
 /* ---- text ---- */
 
 /* A tokenizer alone, without weights: of a folder with a tokenizer.json or a SentencePiece tokenizer.model,
- * of one of these files, or of a .gguf file, which need not have more than its vocabulary. It does not change
- * once it is open: any number of threads may use it at once. */
+ * of one of these files or another one of a checkpoint, of a .gguf file, which need not have more than its
+ * vocabulary, or of a folder with one such file. It does not change once it is open: any number of threads
+ * may use it at once. */
 typedef struct fb_tokenizer fb_tokenizer;
 FB_API fb_status fb_tokenizer_open(const char *path, fb_tokenizer **out, fb_error *err);
 FB_API void fb_tokenizer_free(fb_tokenizer *tokenizer);
@@ -216,6 +217,9 @@ FB_API void fb_text_free(fb_text_stream *stream);
 
 /* The model's chat templates: index 0, 1, … until false. "default" comes first if there is one. */
 FB_API bool fb_model_chat_template(const fb_model *model, int index, const char **name, const char **text);
+/* Where that template is from: the name of a file beside the model, or the key of the GGUF file. NULL behind
+ * the last one. */
+FB_API const char *fb_model_chat_source(const fb_model *model, int index);
 
 /* A template is Jinja2, with the variables and functions that Hugging Face transformers gives it. It renders
  * under limits of time, memory and depth. */
@@ -237,8 +241,9 @@ static inline void fb_chat_options_default(fb_chat_options *options) {
     fb_chat_options_init(options, sizeof *options);
 }
 
-/* Renders messages, a JSON array of objects with "role" and "content", to what the model sees:
- * NUL-terminated; release it with fb_free. Tokenizing this text would let a user write special tokens: use
+/* Renders messages to what the model sees: NUL-terminated; release it with fb_free. Messages are JSON: an
+ * array of objects with "role" and "content", or an object with this array as "messages" and perhaps "tools",
+ * which options->tools overrides. Tokenizing this text would let a user write special tokens: use
  * fb_chat_tokenize. */
 FB_API fb_status fb_chat_render(const fb_model *model, const char *messages, const fb_chat_options *options,
                                 char **text, size_t *bytes, fb_error *err);

@@ -18,6 +18,8 @@ typedef enum fb_jinja_case {
 } fb_jinja_case;
 fb_status fb_jinja_change_case(fb_jinja_run *run, fb_jinja_text text, fb_jinja_case to, fb_jinja_value *out);
 
+/* With &amp; and the like for &<>'", unless it is markup already; the result is markup. */
+fb_status fb_jinja_escape(fb_jinja_run *run, const fb_jinja_value *value, fb_jinja_value *out);
 /* str.replace; at most `count` times unless it is negative. */
 fb_status fb_jinja_replace(fb_jinja_run *run, fb_jinja_text text, fb_jinja_text from, fb_jinja_text to,
                            int64_t count, fb_jinja_value *out);

@@ -123,6 +123,26 @@ FB_JINJA_CALL(filter_batch) {
     return FB_OK;
 }
 
+/* So many lists that are as long as each other, or one longer; the shorter ones get `fill_with`. */
+FB_JINJA_CALL(filter_slice) {
+    fb_jinja_list *items;
+    int64_t slices, at = 0;
+    bool fill = fb_jinja_given(args, 1) && args->values[1].kind != FB_JINJA_NONE;
+    FB_TRY(fb_jinja_need_int(run, "slice", &args->values[0], &slices));
+    if (slices == 0) return fb_jinja_fail(&run->base, "slice: 0 slices (at least 1)");
+    FB_TRY(fb_jinja_items(run, self, &items));
+    FB_TRY(fb_jinja_new_list(run, FB_JINJA_ITERATOR, 0, out));
+    for (int64_t i = 0; i < slices; i++) {
+        fb_jinja_value slice;
+        int64_t end = at + items->count / slices + (i < items->count % slices);
+        FB_TRY(fb_jinja_new_list(run, FB_JINJA_LIST, end - at, &slice));
+        while (at < end) FB_TRY(fb_jinja_append(run, slice.list, items->items[at++]));
+        if (fill && i >= items->count % slices) FB_TRY(fb_jinja_append(run, slice.list, args->values[1]));
+        FB_TRY(fb_jinja_append(run, out->list, slice));
+    }
+    return FB_OK;
+}
+
 /* ---- map, select, reject ---- */
 
 static fb_jinja_arguments rest_of(const fb_jinja_arguments *args, int64_t from) {
@@ -275,6 +295,42 @@ FB_JINJA_CALL(filter_dictsort) {
     return sort_list(run, pairs.list, &by, is_set(args, 0), is_set(args, 2), out);
 }
 
+/* groupby(attribute, default, case_sensitive): sorted; a group has the key of its first item. */
+FB_JINJA_CALL(filter_groupby) {
+    fb_jinja_list *items;
+    const fb_jinja_value *fallback = argument(args, 1);
+    bool case_counts = is_set(args, 2);
+    FB_TRY(fb_jinja_items(run, self, &items));
+    fb_jinja_entry *entries =
+        fb_jinja_arena_take(&run->base.arena, (items->count + 1) * (int64_t)sizeof *entries);
+    if (!entries) return fb_jinja_fail_memory(&run->base);
+    if (fallback && fallback->kind == FB_JINJA_NONE) fallback = NULL;
+    for (int64_t i = 0; i < items->count; i++) {
+        entries[i].value = items->items[i];
+        FB_TRY(fb_jinja_path(run, &items->items[i], &args->values[0], fallback, &entries[i].key));
+        FB_TRY(key_of(run, &entries[i].key, NULL, case_counts, &entries[i].key));
+    }
+    FB_TRY(sort_entries(run, &entries, items->count, false));
+    FB_TRY(fb_jinja_new_list(run, FB_JINJA_LIST, 0, out));
+    fb_jinja_value members = {.kind = FB_JINJA_NONE};
+    for (int64_t i = 0; i < items->count; i++) {
+        bool same = false;
+        if (i > 0) FB_TRY(fb_jinja_equal(run, &entries[i - 1].key, &entries[i].key, &same));
+        if (!same) {
+            fb_jinja_value group, key;
+            FB_TRY(fb_jinja_path(run, &entries[i].value, &args->values[0], fallback, &key));
+            FB_TRY(fb_jinja_new_list(run, FB_JINJA_LIST, 0, &members));
+            FB_TRY(fb_jinja_new_list(run, FB_JINJA_TUPLE, 2, &group));
+            FB_TRY(fb_jinja_append(run, group.list, key));
+            FB_TRY(fb_jinja_append(run, group.list, members));
+            group.group = true;
+            FB_TRY(fb_jinja_append(run, out->list, group));
+        }
+        FB_TRY(fb_jinja_append(run, members.list, entries[i].value));
+    }
+    return FB_OK;
+}
+
 FB_JINJA_CALL(filter_unique) {
     fb_jinja_list *items;
     fb_jinja_dict seen = {0};
@@ -338,6 +394,8 @@ const fb_jinja_callable fb_jinja_list_filters[] = {
     {"join", "d? attribute?", filter_join},
     {"attr", "name", filter_attr},
     {"batch", "linecount fill_with?", filter_batch},
+    {"slice", "slices fill_with?", filter_slice},
+    {"groupby", "attribute default? case_sensitive?", filter_groupby},
     {"map", NULL, filter_map},
     {"select", NULL, filter_select},
     {"reject", NULL, filter_reject},

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "chat/eval.h"
+#include "chat/call.h"
 #include "text/utf8.h"
 
 /* ---- arithmetic ---- */
@@ -109,6 +109,18 @@ static fb_status join_lists(fb_jinja_run *run, const fb_jinja_value *a, const fb
     return FB_OK;
 }
 
+/* Markup escapes what it is added to. */
+static fb_status add_texts(fb_jinja_run *run, const fb_jinja_value *a, const fb_jinja_value *b,
+                           fb_jinja_value *out) {
+    fb_jinja_value left = *a, right = *b;
+    bool markup = a->markup || b->markup;
+    if (markup) FB_TRY(fb_jinja_escape(run, a, &left));
+    if (markup) FB_TRY(fb_jinja_escape(run, b, &right));
+    FB_TRY(fb_jinja_concat(run, left.text, right.text, out));
+    out->markup = markup;
+    return FB_OK;
+}
+
 static bool repeats(const fb_jinja_value *v) {
     return v->kind == FB_JINJA_STRING || v->kind == FB_JINJA_LIST || v->kind == FB_JINJA_TUPLE;
 }
@@ -130,7 +142,7 @@ fb_status fb_jinja_binary(fb_jinja_run *run, fb_jinja_op op, const fb_jinja_valu
     if (fb_jinja_is_number(a) && fb_jinja_is_number(b))
         return real_arithmetic(run, op, fb_jinja_real_of(a), fb_jinja_real_of(b), out);
     if (op == FB_JINJA_ADD && a->kind == b->kind) {
-        if (a->kind == FB_JINJA_STRING) return fb_jinja_concat(run, a->text, b->text, out);
+        if (a->kind == FB_JINJA_STRING) return add_texts(run, a, b, out);
         if (a->kind == FB_JINJA_LIST || a->kind == FB_JINJA_TUPLE) return join_lists(run, a, b, out);
     }
     if (op == FB_JINJA_MUL && repeats(a) && fb_jinja_is_int(b))
@@ -205,6 +217,8 @@ fb_status fb_jinja_attribute(fb_jinja_run *run, const fb_jinja_value *object, fb
     const fb_jinja_callable *method = fb_jinja_find_callable(methods_of(object), name);
     if (method) return bind_method(run, method, object, out);
     const fb_jinja_value *found = NULL;
+    if (object->group && fb_jinja_is(name, "grouper")) found = &object->list->items[0];
+    if (object->group && fb_jinja_is(name, "list")) found = &object->list->items[1];
     if (object->kind == FB_JINJA_LOOP && loop_field(object->loop, name, out)) return FB_OK;
     if (object->kind == FB_JINJA_DICT || object->kind == FB_JINJA_NAMESPACE) {
         FB_TRY(fb_jinja_work(run, object->dict->count / 8));

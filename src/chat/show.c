@@ -131,7 +131,9 @@ static fb_status put_value(fb_jinja_run *run, fb_jinja_builder *b, const fb_jinj
     case FB_JINJA_FLOAT:
         return put_float(run, b, v->real);
     case FB_JINJA_STRING:
-        return put_repr_text(run, b, v->text);
+        if (v->markup) FB_TRY(fb_jinja_put_string(run, b, "Markup("));
+        FB_TRY(put_repr_text(run, b, v->text));
+        return v->markup ? fb_jinja_put_string(run, b, ")") : FB_OK;
     case FB_JINJA_LIST:
     case FB_JINJA_TUPLE:
         return put_repr_list(run, b, v);

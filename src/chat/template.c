@@ -107,6 +107,7 @@ fb_status fb_jinja_render(const fb_jinja_template *parsed, const fb_jinja_option
                         .steps = options->steps ? options->steps : STEPS_LIMIT,
                         .now = options->now,
                         .out = &text};
+    run.step_limit = run.steps;
     *out = (fb_jinja_output){0};
     run.base.arena.limit = options->memory ? options->memory : MEMORY_LIMIT;
     FB_TRY(use_c_locale(&locale, err));

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "chat/call.h"
+#include "chat/wrap.h"
 #include "text/unicode.h"
 #include "text/utf8.h"
 
@@ -67,6 +68,7 @@ FB_JINJA_CALL(filter_string) {
     (void)args;
     FB_TRY(fb_jinja_to_str(run, self, &text));
     *out = fb_jinja_string(text);
+    out->markup = self->kind == FB_JINJA_STRING && self->markup;
     return FB_OK;
 }
 
@@ -139,8 +141,86 @@ FB_JINJA_CALL(filter_wordcount) {
     return FB_OK;
 }
 
-/* The text as it is: nothing here escapes. */
-FB_JINJA_CALL(filter_safe) { return filter_string(run, self, args, out); }
+/* ---- markup ---- */
+
+fb_status fb_jinja_escape(fb_jinja_run *run, const fb_jinja_value *value, fb_jinja_value *out) {
+    static const char special[] = "&<>'\"";
+    static const char *const entities[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
+    fb_jinja_text text;
+    fb_jinja_builder b = {0};
+    int64_t start = 0;
+    *out = *value;
+    if (value->kind == FB_JINJA_STRING && value->markup) return FB_OK;
+    FB_TRY(fb_jinja_to_str(run, value, &text));
+    for (int64_t at = 0; at < text.size; at++) {
+        const char *found = text.bytes[at] ? strchr(special, text.bytes[at]) : NULL;
+        if (!found) continue;
+        const char *entity = entities[found - special];
+        FB_TRY(fb_jinja_put(run, &b, fb_jinja_part(text, start, at)));
+        FB_TRY(
+            fb_jinja_put_marked(run, &b, entity, (int64_t)strlen(entity), text.marks ? text.marks[at] : 0));
+        start = at + 1;
+    }
+    FB_TRY(fb_jinja_put(run, &b, fb_jinja_part(text, start, text.size)));
+    *out = fb_jinja_string(fb_jinja_built(&b));
+    out->markup = true;
+    return FB_OK;
+}
+
+FB_JINJA_CALL(filter_escape) {
+    (void)args;
+    return fb_jinja_escape(run, self, out);
+}
+
+FB_JINJA_CALL(filter_safe) {
+    FB_TRY(filter_string(run, self, args, out));
+    out->markup = true;
+    return FB_OK;
+}
+
+/* truncate(length=255, killwords=False, end="...", leeway=5): up to the last space, unless words may be cut.
+ */
+FB_JINJA_CALL(filter_truncate) {
+    enum { LENGTH, KILL_WORDS, END, LEEWAY };
+    fb_jinja_text text, end = fb_jinja_literal("...");
+    int64_t length = 255, leeway = 5;
+    FB_TRY(fb_jinja_need(run, self));
+    FB_TRY(fb_jinja_need_text(run, "truncate", self, &text));
+    if (fb_jinja_given(args, LENGTH))
+        FB_TRY(fb_jinja_need_int(run, "truncate: length", &args->values[LENGTH], &length));
+    if (fb_jinja_given(args, END)) FB_TRY(fb_jinja_need_text(run, "truncate: end", &args->values[END], &end));
+    if (fb_jinja_given(args, LEEWAY) && args->values[LEEWAY].kind != FB_JINJA_NONE)
+        FB_TRY(fb_jinja_need_int(run, "truncate: leeway", &args->values[LEEWAY], &leeway));
+    FB_TRY(fb_jinja_work_bytes(run, text.size));
+    int64_t least = fb_jinja_characters(end);
+    if (length < least || leeway < 0)
+        return fb_jinja_fail(&run->base, "truncate: length %lld, leeway %lld (at least %lld and 0)",
+                             (long long)length, (long long)leeway, (long long)least);
+    *out = *self;
+    if (fb_jinja_characters(text) - leeway <= length) return FB_OK;
+    fb_jinja_text kept = fb_jinja_part(text, 0, fb_jinja_offset(text, length - least));
+    if (!fb_jinja_given(args, KILL_WORDS) || !fb_jinja_truth(&args->values[KILL_WORDS])) {
+        int64_t space = fb_jinja_find(kept, fb_jinja_literal(" "), 0, kept.size, true);
+        if (space >= 0) kept = fb_jinja_part(kept, 0, space);
+    }
+    return fb_jinja_concat(run, kept, end, out);
+}
+
+/* wordwrap(width=79, break_long_words=True, wrapstring=None, break_on_hyphens=True) */
+FB_JINJA_CALL(filter_wordwrap) {
+    enum { WIDTH, LONG_WORDS, BETWEEN, HYPHENS };
+    fb_jinja_text text;
+    fb_jinja_wrap wrap = {.width = 79, .between = fb_jinja_literal("\n")};
+    wrap.long_words = !fb_jinja_given(args, LONG_WORDS) || fb_jinja_truth(&args->values[LONG_WORDS]);
+    wrap.on_hyphens = !fb_jinja_given(args, HYPHENS) || fb_jinja_truth(&args->values[HYPHENS]);
+    FB_TRY(fb_jinja_need(run, self));
+    FB_TRY(fb_jinja_need_text(run, "wordwrap", self, &text));
+    if (fb_jinja_given(args, WIDTH))
+        FB_TRY(fb_jinja_need_int(run, "wordwrap: width", &args->values[WIDTH], &wrap.width));
+    if (fb_jinja_given(args, BETWEEN) && args->values[BETWEEN].kind != FB_JINJA_NONE)
+        FB_TRY(fb_jinja_need_text(run, "wordwrap: wrapstring", &args->values[BETWEEN], &wrap.between));
+    return fb_jinja_wrap_text(run, text, &wrap, out);
+}
 
 FB_JINJA_CALL(filter_format) {
     fb_jinja_text text;
@@ -312,10 +392,14 @@ const fb_jinja_callable fb_jinja_text_filters[] = {
     {"trim", "chars?", filter_trim},
     {"string", "", filter_string},
     {"safe", "", filter_safe},
+    {"escape", "", filter_escape},
+    {"e", "", filter_escape},
     {"replace", "old new count?", filter_replace},
     {"center", "width?", filter_center},
     {"indent", "width? first? blank?", filter_indent},
     {"wordcount", "", filter_wordcount},
+    {"truncate", "length? killwords? end? leeway?", filter_truncate},
+    {"wordwrap", "width? break_long_words? wrapstring? break_on_hyphens?", filter_wordwrap},
     {"format", NULL, filter_format},
     {"tojson", "ensure_ascii? indent? separators? sort_keys?", filter_tojson},
     {"abs", "", filter_abs},

@@ -18,14 +18,20 @@ typedef struct fb_jinja_chunk {
 
 void *fb_jinja_arena_take(fb_jinja_arena *arena, int64_t size) {
     int64_t align = (int64_t)sizeof(max_align_t);
-    if (size < 0 || size > arena->limit) return NULL;
+    if (size < 0 || size > arena->limit) {
+        arena->full = true;
+        return NULL;
+    }
     size = (size + align - 1) / align * align;
     fb_jinja_chunk *chunk = arena->chunks;
     if (!chunk || chunk->size - chunk->used < size) {
         /* A large value has a chunk of its own, behind the one that is being filled. */
         bool large = size > CHUNK_BYTES / 4;
         int64_t room = large ? size : CHUNK_BYTES;
-        if (room > arena->limit - arena->used) return NULL;
+        if (room > arena->limit - arena->used) {
+            arena->full = true;
+            return NULL;
+        }
         fb_jinja_chunk *added = calloc(1, sizeof *added + (size_t)room);
         if (!added) return NULL;
         added->size = room;
@@ -65,6 +71,9 @@ fb_status fb_jinja_fail(fb_jinja_shared *base, const char *format, ...) {
 }
 
 fb_status fb_jinja_fail_memory(fb_jinja_shared *base) {
+    if (base->arena.full)
+        return fb_jinja_fail(base, "it takes too much memory (at most %lld bytes)",
+                             (long long)base->arena.limit);
     return fb_fail(base->err, FB_ERROR_MEMORY, "%.80s: line %d: no memory (%lld bytes in use, at most %lld)",
                    base->name, (int)base->line, (long long)base->arena.used, (long long)base->arena.limit);
 }
@@ -79,7 +88,8 @@ fb_status fb_jinja_enter(fb_jinja_run *run) {
 fb_status fb_jinja_work(fb_jinja_run *run, int64_t steps) {
     if (steps > run->steps) {
         run->steps = 0;
-        return fb_jinja_fail(&run->base, "it takes too long (the limit of steps is used up)");
+        return fb_jinja_fail(&run->base, "it takes too long (at most %lld steps)",
+                             (long long)run->step_limit);
     }
     run->steps -= steps;
     return FB_OK;

@@ -65,6 +65,8 @@ typedef struct fb_jinja_method {
 
 struct fb_jinja_value {
     fb_jinja_kind kind;
+    bool markup; /* of a string: escaped already, by safe or escape. Other filters and methods lose it */
+    bool group;  /* of a tuple: (grouper, list), as groupby gives it */
     union {
         bool truth;
         int64_t integer;
@@ -110,6 +112,7 @@ struct fb_jinja_callable {
 typedef struct fb_jinja_arena {
     struct fb_jinja_chunk *chunks;
     int64_t used, limit; /* bytes in all chunks */
+    bool full;           /* the limit kept it from giving memory */
 } fb_jinja_arena;
 
 void *fb_jinja_arena_take(fb_jinja_arena *arena,
@@ -133,7 +136,8 @@ typedef struct fb_jinja_shared {
 
 struct fb_jinja_run {
     fb_jinja_shared base;
-    int64_t steps, depth;
+    int64_t steps, step_limit; /* that are left, and were there in the beginning */
+    int64_t depth;
     int64_t now;
     fb_jinja_scope *scope;
     fb_jinja_builder *out;
@@ -142,6 +146,7 @@ struct fb_jinja_run {
 
 /* Fails with "NAME: line N: message". */
 fb_status fb_jinja_fail(fb_jinja_shared *base, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* After the arena gave nothing: the template is wrong if it used up its limit, else there is no memory. */
 fb_status fb_jinja_fail_memory(fb_jinja_shared *base);
 
 /* Every recursion that a template or its values control enters and leaves. */

@@ -78,6 +78,9 @@ static const char *find_owner(const char *name, int bytes) {
     return NULL;
 }
 
+/* Others have options of execution only. */
+static bool runs_model(const cli_args *args) { return find_long(args, "threads", 7) != NULL; }
+
 /* Names the option that was meant: one of this command, also where it is spelled as others do; or else the
  * command that has it. */
 static step fail_unknown(const cursor *c, const char *argument, int spelled) {
@@ -94,7 +97,12 @@ static step fail_unknown(const cursor *c, const char *argument, int spelled) {
                 cli_nearest_offer(&nearest, row->spelling + 2, row->to);
     }
     const char *owner = argument[1] == '-' ? find_owner(argument + 2, spelled - 2) : NULL;
-    if (owner)
+    bool same = c->foreign && c->foreign->kind == CLI_FOREIGN_SAME && runs_model(args);
+    const char *other = same ? find_owner(c->foreign->to, (int)strlen(c->foreign->to)) : NULL;
+    if (other)
+        cli_fail(CLI_USAGE, "unknown option: %.*s (--%s of fusebox %s; see fusebox %s --help)", spelled,
+                 argument, c->foreign->to, other, args->command->name);
+    else if (owner)
         cli_fail(CLI_USAGE, "unknown option: %.*s (an option of fusebox %s; see fusebox %s --help)", spelled,
                  argument, owner, args->command->name);
     else if (nearest.meaning)
@@ -123,7 +131,7 @@ static step take_value(cursor *c, const char *attached) {
 static step take_foreign(cursor *c, const char *argument, const char *attached) {
     const cli_args *args = c->args;
     const cli_foreign *row = c->foreign;
-    bool runs = find_long(args, "threads", 7) != NULL; /* others have options of execution only */
+    bool runs = runs_model(args);
     c->option = row->kind == CLI_FOREIGN_SAME || row->kind == CLI_FOREIGN_LAYERS
                     ? find_long(args, row->to, (int)strlen(row->to))
                     : NULL;
@@ -358,8 +366,9 @@ static bool take_option(const cursor *c, int *status) {
     if (c->foreign && c->foreign->kind == CLI_FOREIGN_LAYERS && !(value = cli_foreign_layers(value)))
         return end_with(status, cli_fail(CLI_USAGE, "%.*s: %s (a number of layers, all or auto)", c->spelled,
                                          c->name, c->value));
-    if (c->option->given) *c->option->given = true;
-    if (set_target(c->option, value)) return true;
+    if (value) value = cli_foreign_translate(c->option->name, value);
+    if (c->option->given) *c->option->given = value || c->option->kind == CLI_FLAG;
+    if ((!value && c->value) || set_target(c->option, value)) return true;
     char range[160];
     cli_option_range(c->option, range, sizeof range);
     return end_with(status, cli_fail(CLI_USAGE, "%.*s: %s (%s)", c->spelled, c->name,

@@ -10,10 +10,11 @@ typedef struct cli_chat_arguments {
     cli_model_options model;
     cli_sampling_options sampling;
     cli_list stop;
-    const char *model_name, *system, *template_file, *render, *tools, *variables;
+    const char *model_name, *text, *system, *template_file, *render, *tools, *variables;
     char *template_text; /* of template_file; NULL: the model's */
-    int64_t tokens, context;
-    bool no_generation_prompt, as_tokens;
+    int64_t tokens;      /* 0: what the context has left */
+    int64_t context;
+    bool tokens_given, context_given, single_turn, no_generation_prompt, as_tokens;
 } cli_chat_arguments;
 
 /* Both return the exit status. */

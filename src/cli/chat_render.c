@@ -7,22 +7,34 @@
 #include "cli/output.h"
 #include "cli/prompt.h"
 
-static int print_text(const fb_model *model, const char *messages, const fb_chat_options *options) {
+/* What was read from a file is blamed on that file: "FILE: messages[0]: role: 1". */
+static int fail(const cli_chat_arguments *a, const fb_error *err) {
+    bool bad_input = err->status == FB_ERROR_USAGE || err->status == FB_ERROR_FILE;
+    const char *file = strncmp(err->message, "messages", 8) == 0            ? a->render
+                       : a->tools && strncmp(err->message, "tools", 5) == 0 ? a->tools
+                                                                            : NULL;
+    if (file && strcmp(file, "-") == 0) file = "standard input";
+    return file && bad_input ? cli_fail(CLI_USAGE, "%s: %s", file, err->message) : cli_chat_fail(err);
+}
+
+static int print_text(const cli_chat_arguments *a, const fb_model *model, const char *messages,
+                      const fb_chat_options *options) {
     char *text;
     size_t bytes;
     fb_error err;
-    if (fb_chat_render(model, messages, options, &text, &bytes, &err) != FB_OK) return cli_fail_error(&err);
+    if (fb_chat_render(model, messages, options, &text, &bytes, &err) != FB_OK) return fail(a, &err);
     fwrite(text, 1, bytes, stdout);
     fb_free(text);
     return cli_finish_output(CLI_OK);
 }
 
 /* One line: 1 2 3. */
-static int print_ids(const fb_model *model, const char *messages, const fb_chat_options *options) {
+static int print_ids(const cli_chat_arguments *a, const fb_model *model, const char *messages,
+                     const fb_chat_options *options) {
     int32_t *ids;
     int64_t count;
     fb_error err;
-    if (fb_chat_tokenize(model, messages, options, &ids, &count, &err) != FB_OK) return cli_fail_error(&err);
+    if (fb_chat_tokenize(model, messages, options, &ids, &count, &err) != FB_OK) return fail(a, &err);
     for (int64_t i = 0; i < count; i++) printf("%s%" PRId32, i ? " " : "", ids[i]);
     putchar('\n');
     fb_free(ids);
@@ -42,8 +54,8 @@ int cli_chat_render(const cli_chat_arguments *a, const fb_model *model) {
     options.variables = a->variables;
     options.add_generation_prompt = !a->no_generation_prompt;
     if (status == CLI_OK)
-        status = a->as_tokens ? print_ids(model, messages.text, &options)
-                              : print_text(model, messages.text, &options);
+        status = a->as_tokens ? print_ids(a, model, messages.text, &options)
+                              : print_text(a, model, messages.text, &options);
     cli_prompt_free(&messages);
     cli_prompt_free(&tools);
     return status;

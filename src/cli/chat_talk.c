@@ -24,6 +24,7 @@ typedef struct talk {
     cli_line *line;
     bool screen;
     bool done;
+    bool refused; /* a message was not answered */
     /* Of the last answer, for /stats. */
     int64_t prompt, reused, answered;
     double prefill_seconds, first_seconds, answer_seconds;
@@ -31,6 +32,7 @@ typedef struct talk {
 
 /* A line about the chat itself, which is not the model's. */
 static void note(const talk *t, const char *text) {
+    cli_begin_message();
     fprintf(stderr, t->screen ? "\033[2m(%s)\033[0m\n" : "(%s)\n", text);
 }
 
@@ -129,6 +131,7 @@ static ssize_t write_tee(void *cookie, const char *bytes, size_t size) {
         cli_put_lines(stdout, bytes, size);
     else
         fwrite(bytes, 1, size, stdout);
+    cli_answer_wrote(bytes, size);
     if (fflush(stdout) != 0) return 0;
     return fwrite(bytes, 1, size, t->copy) == size ? (ssize_t)size : 0;
 }
@@ -169,6 +172,7 @@ static int reply(talk *t) {
     int status = tokenize(t, &ids, &count);
     if (status != CLI_OK || count == 0) {
         cli_conversation_remove(&t->conversation, t->conversation.count - 1, 1);
+        t->refused = true;
         return status == CLI_USAGE ? CLI_OK : status; /* the template refuses: the user may try another way */
     }
     tee both = {open_memstream(&text, &bytes), isatty(STDOUT_FILENO)};
@@ -178,7 +182,7 @@ static int reply(talk *t) {
     if (!both.copy || fclose(both.copy) != 0 || !text || !sink)
         status = cli_fail(CLI_FAILED, "answer: no memory");
     if (status == CLI_OK || status == CLI_INTERRUPTED) {
-        putchar('\n');
+        cli_answer_end_line();
         if (stop == CLI_STOP_CONTEXT) note(t, "the context is full: the answer ends here");
         if (stop == CLI_STOP_INTERRUPT) note(t, "stopped");
         status = cli_conversation_add(&t->conversation, "assistant", text, bytes);
@@ -283,16 +287,33 @@ static int run_command(talk *t, const char *line) {
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
+static int send(talk *t, const char *text, size_t bytes) {
+    int status = cli_conversation_add(&t->conversation, "user", text, bytes);
+    if (status == CLI_OK) status = reply(t);
+    t->done = t->arguments->single_turn;
+    return status;
+}
+
 static int take_line(talk *t, const char *line, size_t bytes) {
     if (line[strspn(line, " \t")] == '\0') return CLI_OK;
     if (line[0] == '/' && line[1] != '/') return run_command(t, line);
     size_t skip = line[0] == '/';
-    int status = cli_conversation_add(&t->conversation, "user", line + skip, bytes - skip);
-    return status == CLI_OK ? reply(t) : status;
+    return send(t, line + skip, bytes - skip);
+}
+
+/* The message of the command line. On a terminal it is shown as if it were typed. */
+static int send_first(talk *t) {
+    if (cli_line_is_terminal(t->line)) {
+        fputs("> ", stdout);
+        cli_put(t->arguments->text);
+        putchar('\n');
+    }
+    return send(t, t->arguments->text, strlen(t->arguments->text));
 }
 
 static int loop(talk *t) {
-    int status = CLI_OK;
+    const cli_chat_arguments *a = t->arguments;
+    int status = a->text ? send_first(t) : CLI_OK;
     while (status == CLI_OK && !t->done) {
         const char *text;
         size_t bytes;
@@ -305,7 +326,9 @@ static int loop(talk *t) {
         free(copy);
     }
     if (cli_line_is_terminal(t->line) && !t->done) putchar('\n');
-    return cli_finish_output(status);
+    /* Nobody reads the notes of a chat in a script: its status tells it. */
+    bool lost = t->refused && (a->single_turn || !cli_line_is_terminal(t->line));
+    return cli_finish_output(status == CLI_OK && lost ? CLI_USAGE : status);
 }
 
 /* Fails before the first line if there is no template, rather than after it. */
@@ -318,7 +341,7 @@ static int check_template(const talk *t) {
     if (t->arguments->template_text || fb_model_chat_template(t->model, 0, &name, &text)) return CLI_OK;
     cli_chat_options(&options);
     fb_chat_render(t->model, "[]", &options, &rendered, &bytes, &err);
-    return cli_fail_error(&err);
+    return cli_chat_fail(&err);
 }
 
 static int open_talk(talk *t) {

@@ -6,6 +6,7 @@
 
 #include "cli/json_out.h"
 #include "cli/output.h"
+#include "cli/prompt.h"
 
 int cli_conversation_add(cli_conversation *c, const char *role, const char *text, size_t bytes) {
     if (c->count == c->room) {
@@ -68,6 +69,23 @@ void cli_chat_options(fb_chat_options *options) {
     if (localtime_r(&now, &local)) options->now += local.tm_gmtoff;
 }
 
+int cli_chat_fail(const fb_error *err) {
+    static const char none[] = "model: no chat template";
+    if (strncmp(err->message, none, sizeof none - 1) != 0) return cli_fail_error(err);
+    return cli_fail(CLI_USAGE, "%s: --template FILE gives one", err->message);
+}
+
+int cli_chat_read_template(const char *file, char **text) {
+    cli_prompt read = {0};
+    *text = NULL;
+    if (!file) return CLI_OK;
+    int status = cli_prompt_read(&read, NULL, file);
+    *text = read.text;
+    if (status == CLI_OK && strlen(read.text) != read.bytes)
+        status = cli_fail(CLI_USAGE, "%s: a NUL inside (a template is text)", file);
+    return status;
+}
+
 int cli_conversation_tokenize(const cli_conversation *c, const fb_model *model, const char *template_text,
                               int32_t **ids, int64_t *count) {
     fb_chat_options options;
@@ -77,7 +95,7 @@ int cli_conversation_tokenize(const cli_conversation *c, const fb_model *model, 
     if (status != CLI_OK) return status;
     cli_chat_options(&options);
     options.template_text = template_text;
-    if (fb_chat_tokenize(model, json, &options, ids, count, &err) != FB_OK) status = cli_fail_error(&err);
+    if (fb_chat_tokenize(model, json, &options, ids, count, &err) != FB_OK) status = cli_chat_fail(&err);
     free(json);
     if (status == CLI_OK && *count == 0)
         status = cli_fail(CLI_USAGE, "chat template: 0 tokens (it writes nothing for these messages)");

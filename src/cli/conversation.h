@@ -28,6 +28,12 @@ int cli_conversation_json(const cli_conversation *conversation, char **json);
 int cli_conversation_tokenize(const cli_conversation *conversation, const fb_model *model,
                               const char *template_text, int32_t **ids, int64_t *count);
 
+/* Prints an error of fb_chat_render or fb_chat_tokenize, and what to do about it; returns the exit status. */
+int cli_chat_fail(const fb_error *err);
+
+/* Reads --template FILE into *text, released with free; NULL for no file. */
+int cli_chat_read_template(const char *file, char **text);
+
 /* Options with the local time. */
 void cli_chat_options(fb_chat_options *options);
 

@@ -97,6 +97,7 @@ static const cli_foreign rows[] = {
     {"--simple-io", NOTHING, "output is simple unless it is a terminal", CLI_ALONE},
     {"-sys", SAME, "system", CLI_VALUE},
     {"--system-prompt", SAME, "system", CLI_VALUE},
+    {"-st", SAME, "single-turn", CLI_ALONE},
     {"-cnv", ADVICE, turns, CLI_ALONE},
     {"--conversation", ADVICE, turns, CLI_ALONE},
     {"-no-cnv", NOTHING, "fusebox run continues a text", CLI_ALONE},
@@ -107,10 +108,21 @@ static const cli_foreign rows[] = {
     {"--interactive-first", ADVICE, turns, CLI_ALONE},
     {"-r", SAME, "stop", CLI_VALUE},
     {"--reverse-prompt", SAME, "stop", CLI_VALUE},
-    {"--chat-template", ADVICE, no_chat, CLI_VALUE},
+    {"--chat-template", ADVICE, "fusebox chat applies the model's template, or that of --template FILE",
+     CLI_VALUE},
+    {"--chat-template-file", SAME, "template", CLI_VALUE},
     {"--jinja", NOTHING, no_chat, CLI_ALONE},
     {"--n-chunks", SAME, "chunks", CLI_VALUE},
     {"--perplexity", ADVICE, "fusebox ppl measures perplexity", CLI_ALONE},
+};
+
+/* Values that mean "no limit", "off" or "random" there. */
+static const struct {
+    const char *option, *value, *ours; /* NULL: as if the option were not given */
+} values[] = {
+    {"tokens", "-2", "-1"}, /* until the context is full, as every text here */
+    {"top-k", "-1", "0"},
+    {"seed", "-1", NULL},
 };
 
 enum { ROWS = sizeof rows / sizeof *rows };
@@ -124,6 +136,13 @@ const cli_foreign *cli_foreign_find(const char *argument, int bytes) {
     return NULL;
 }
 
+const char *cli_foreign_translate(const char *option, const char *value) {
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++)
+        if (strcmp(values[i].option, option) == 0 && strcmp(values[i].value, value) == 0)
+            return values[i].ours;
+    return value;
+}
+
 const char *cli_foreign_layers(const char *value) {
     if (strcmp(value, "all") == 0 || strcmp(value, "auto") == 0) return "auto";
     const char *digits = *value == '-' ? value + 1 : value;
@@ -132,8 +151,8 @@ const char *cli_foreign_layers(const char *value) {
 }
 
 bool cli_foreign_is_switch(const char *value) {
-    static const char *const values[] = {"on", "off", "auto", "0", "1"};
-    for (size_t i = 0; i < sizeof values / sizeof *values; i++)
-        if (strcmp(value, values[i]) == 0) return true;
+    static const char *const switches[] = {"on", "off", "auto", "0", "1"};
+    for (size_t i = 0; i < sizeof switches / sizeof *switches; i++)
+        if (strcmp(value, switches[i]) == 0) return true;
     return false;
 }

@@ -31,6 +31,10 @@ const cli_foreign *cli_foreign_at(int index);
 /* "cpu" or "auto" for a number of layers, "all" or "auto"; NULL for anything else. */
 const char *cli_foreign_layers(const char *value);
 
+/* The value that an option has here for what others call `value`: `--top-k -1` is `--top-k 0`. Most values
+ * are their own. NULL: as if the option were not given. `option` is our name, without dashes. */
+const char *cli_foreign_translate(const char *option, const char *value);
+
 /* Whether this is the value of a switch. */
 bool cli_foreign_is_switch(const char *value);
 

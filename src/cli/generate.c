@@ -74,6 +74,7 @@ static bool write_text(cli_generation *g, const char *text, size_t bytes) {
         cli_put_lines(g->sink, text, bytes);
     else
         fwrite(text, 1, bytes, g->sink);
+    if (g->sink == stdout) cli_answer_wrote(text, bytes);
     if (fflush(g->sink) == 0 && !ferror(g->sink)) return true;
     g->write_errno = errno;
     return false;

@@ -156,10 +156,10 @@ static char *find_tagged(const hub_name *n, const char *snapshot, int *status) {
     return NULL;
 }
 
-char *cli_hub_find(const char *name, int *status) {
+char *cli_hub_find(const char *name, bool weights, int *status) {
     hub_name n;
     char hash[MAX_HASH + 2], snapshot[3 * PATH_MAX], lost[PATH_MAX];
-    bool weights;
+    bool there;
     *status = CLI_USAGE;
     if (!parse(name, &n) || !find_cache(n.cache)) {
         cli_fail(CLI_USAGE, "%s: no such file or folder", name);
@@ -173,14 +173,14 @@ char *cli_hub_find(const char *name, int *status) {
     errno = 0;
     bool known = read_ref(&n, hash);
     snprintf(snapshot, sizeof snapshot, "%s/snapshots/%s", n.folder, known ? hash : "");
-    if (errno == ENOMEM || !known || !look_at(snapshot, lost, &weights)) {
+    if (errno == ENOMEM || !known || !look_at(snapshot, lost, &there)) {
         if (errno == ENOMEM) *status = cli_fail(CLI_FAILED, "%s: no memory", name);
         if (errno == ENOMEM) return NULL;
         cli_fail(CLI_USAGE, "%s: revision %s: not in %s (to get it: hf download %s/%s --revision %s)", name,
                  n.revision, n.folder, n.org, n.name, n.revision);
         return NULL;
     }
-    if (*lost || !weights) {
+    if (weights && (*lost || !there)) {
         if (!*lost) snprintf(lost, sizeof lost, "%.*s/model.safetensors", PATH_MAX - 32, snapshot);
         fail_incomplete(&n, lost);
         return NULL;

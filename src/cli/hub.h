@@ -10,8 +10,8 @@
 bool cli_hub_is_name(const char *name);
 
 /* The snapshot's folder, or its GGUF file that TAG names, released with free; or NULL after printing why, and
- * *status is then the exit status. */
-char *cli_hub_find(const char *name, int *status);
+ * *status is then the exit status. `weights`: a snapshot without them, or with a file missing, is refused. */
+char *cli_hub_find(const char *name, bool weights, int *status);
 
 /* What a model at this path is called: the last part of the path, without a file's name in a checkpoint; of a
  * snapshot, NAME. Released with free; NULL without memory. */

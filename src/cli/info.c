@@ -29,6 +29,17 @@ static void print_line(const char *name, const char *value) {
 
 static void print_size(const char *name, int64_t value) { printf("%-24s%" PRId64 "\n", name, value); }
 
+/* The first one's source; the names, if there are several. */
+static void print_templates(const fb_model *model) {
+    const char *name, *text, *source = fb_model_chat_source(model, 0);
+    printf("%-24s%s", "chat template", source ? source : "none");
+    for (int i = 0; fb_model_chat_source(model, 1) && fb_model_chat_template(model, i, &name, &text); i++) {
+        fputs(i ? ", " : ": ", stdout);
+        cli_put(name);
+    }
+    putchar('\n');
+}
+
 static void print_text(const char *path, const fb_model *model, const fb_model_info *info,
                        const char *program) {
     const char *name, *value;
@@ -40,6 +51,7 @@ static void print_text(const char *path, const fb_model *model, const fb_model_i
     print_size("context", info->context);
     print_weights(model, info);
     print_line("tokenizer", info->has_tokenizer ? "yes" : "none");
+    print_templates(model);
     putchar('\n');
     cli_put_lines(stdout, program, strlen(program));
     size_t length = strlen(program);
@@ -61,6 +73,10 @@ static void print_json(const char *path, const fb_model *model, const fb_model_i
     cli_json_int(&json, "context", info->context);
     cli_json_int(&json, "parameters", info->parameters);
     cli_json_bool(&json, "has_tokenizer", info->has_tokenizer);
+    cli_json_open(&json, "chat_templates", '{');
+    for (int i = 0; fb_model_chat_template(model, i, &name, &value); i++)
+        cli_json_string(&json, name, fb_model_chat_source(model, i));
+    cli_json_close(&json, '}');
     cli_json_open(&json, "weights", '{');
     for (int i = 0; fb_model_weights(model, i, &dtype, &weights, &bytes); i++) {
         cli_json_open(&json, fb_dtype_name(dtype), '{');

@@ -11,9 +11,10 @@
 static const cli_command commands[] = {
     {"run", "[MODEL] [TEXT | -p TEXT | -f FILE | -] [options]", "Continue a text with a language model",
      cli_run},
-    {"tokenize", "[MODEL] [-p TEXT | -f FILE | - | --decode IDS] [options]",
+    {"tokenize", "[MODEL] [TEXT | -p TEXT | -f FILE | - | --decode IDS] [options]",
      "Turn a text into token ids, or ids into text", cli_tokenize},
-    {"chat", "[MODEL] [options]", "Talk with a model, or show what it sees of a conversation", cli_chat},
+    {"chat", "[MODEL] [TEXT | -p TEXT] [options]",
+     "Talk with a model, or show what it sees of a conversation", cli_chat},
     {"info", "[MODEL] [options]", "Show what a model is and the operators it runs", cli_info},
     {"verify", "[MODEL] [--golden FILE] [options]", "Prove the fuses, or compare with a reference answer",
      cli_verify},

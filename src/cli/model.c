@@ -54,8 +54,7 @@ fb_dtype cli_model_kv(const cli_model_options *options) {
 
 bool cli_model_float_dot(const cli_model_options *options) { return strcmp(options->dot, "float") == 0; }
 
-int cli_model_open(const char *name, char **path, fb_model **model) {
-    *model = NULL;
+int cli_model_find(const char *name, bool weights, char **path) {
     *path = NULL;
     if (name && !*name) return cli_fail(CLI_USAGE, "MODEL: \"\" (a directory or a .gguf file)");
     int status = CLI_FAILED;
@@ -64,11 +63,17 @@ int cli_model_open(const char *name, char **path, fb_model **model) {
         *path = cli_builtin_find(&status);
     else if (lstat(name, &st) != 0 && errno == ENOENT &&
              cli_hub_is_name(name)) /* what is there comes first */
-        *path = cli_hub_find(name, &status);
+        *path = cli_hub_find(name, weights, &status);
     else if (!(*path = strdup(name)))
         cli_fail(CLI_FAILED, "MODEL: no memory");
-    if (!*path) return status;
-    cli_cut_file_catch(*path);
+    if (*path) cli_cut_file_catch(*path);
+    return *path ? CLI_OK : status;
+}
+
+int cli_model_open(const char *name, char **path, fb_model **model) {
+    *model = NULL;
+    int status = cli_model_find(name, true, path);
+    if (status != CLI_OK) return status;
     fb_error err;
     if (fb_model_open(*path, model, &err) == FB_OK) return CLI_OK;
     free(*path);

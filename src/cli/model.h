@@ -48,6 +48,10 @@ bool cli_model_float_dot(const cli_model_options *options);
  * free. Returns CLI_OK, or an exit status after printing why. */
 int cli_model_open(const char *name, char **path, fb_model **model);
 
+/* The path of MODEL alone, which may be ORG/NAME, or of the built-in model if it is NULL. `weights`: a
+ * download must have them. */
+int cli_model_find(const char *name, bool weights, char **path);
+
 /* The directory of the built-in model, released with free, or NULL after printing why; *status is then the
  * exit status. */
 char *cli_builtin_find(int *status);

@@ -11,6 +11,36 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* ---- an answer and the messages about it ----------------------------------------------------- */
+
+static bool inside_line; /* the answer on stdout did not end its line yet */
+
+void cli_answer_wrote(const char *text, size_t bytes) {
+    if (bytes > 0) inside_line = text[bytes - 1] != '\n';
+}
+
+void cli_answer_end_line(void) {
+    putchar('\n');
+    fflush(stdout); /* its failure is kept, and cli_finish_output tells it */
+    inside_line = false;
+}
+
+static bool same_place(int a, int b) {
+    struct stat first, second;
+    return fstat(a, &first) == 0 && fstat(b, &second) == 0 && first.st_dev == second.st_dev &&
+           first.st_ino == second.st_ino;
+}
+
+void cli_begin_message(void) {
+    fflush(stdout);
+    if (inside_line && same_place(STDOUT_FILENO, STDERR_FILENO)) {
+        fputc('\n', stderr);
+        inside_line = false;
+    }
+}
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
 /* Arguments and file names are echoed: they must neither break the line nor steer the terminal. */
 static void say(const char *before, const char *format, va_list args) {
     char message[1024], line[4 * sizeof message], shown[FB_SHOWN_BYTES];
@@ -20,6 +50,7 @@ static void say(const char *before, const char *format, va_list args) {
         at += fb_show_character(at, strlen(at), false, shown);
         memcpy(line + used, shown, strlen(shown));
     }
+    cli_begin_message();
     fprintf(stderr, "fusebox: %s%.*s\n", before, (int)used, line);
 }
 

@@ -25,6 +25,14 @@ int cli_finish_output(int status);
  * gone away (EPIPE) is no news for the user and gives no message. */
 int cli_fail_output(int reason);
 
+/* The text of an answer that was just written to stdout, and the end of its line, which is flushed. Until
+ * then a message on stderr ends that line first, if both lead to the same terminal, pipe or file. */
+void cli_answer_wrote(const char *text, size_t bytes);
+void cli_answer_end_line(void);
+
+/* What every message on stderr begins with: stdout so far comes first, and ends its line. */
+void cli_begin_message(void);
+
 /* Text from files or arguments to stdout, as one line: what would steer a terminal is escaped. */
 void cli_put(const char *text);
 

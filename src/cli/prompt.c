@@ -52,7 +52,7 @@ int cli_prompt_take(const cli_args *args, const char **model, const char **text,
             return cli_fail(
                 CLI_USAGE,
                 "prompt: given twice, the second time as %.80s (one of -p TEXT, -f FILE, - and TEXT)", value);
-        if (to == model && !args->model_given && is_lost_word(value))
+        if (to == model && !args->model_given && !*text && !*file && is_lost_word(value))
             return cli_fail(CLI_USAGE, "MODEL: %s: no such file or folder (if it is the prompt: -p \"%s\")",
                             value, value);
         *to = value;

@@ -18,7 +18,8 @@ typedef struct run_options {
     const char *model_name, *text, *file;
     cli_sampling_options sampling;
     cli_list stop;
-    const char *system;
+    const char *system, *template_file;
+    char *template_text; /* of template_file; NULL: the model's */
     int64_t tokens, context;
     bool tokens_given, stats, json, endless, chat;
 } run_options;
@@ -65,6 +66,8 @@ static bool parse(const cli_command *command, int argc, char **argv, run_options
         {CLI_ROW(0, "chat", CLI_FLAG, &o->chat, NULL,
                  "put the text into the model's chat template, as a user's message")},
         {CLI_ROW(0, "system", CLI_STRING, &o->system, "TEXT", "with --chat: the system's message before it")},
+        {CLI_ROW(0, "template", CLI_STRING, &o->template_file, "FILE",
+                 "with --chat: a chat template instead of the model's")},
     };
     const cli_option output[] = {
         {CLI_ROW(0, "stats", CLI_FLAG, &o->stats, NULL, "times, speed and memory to standard error")},
@@ -86,6 +89,8 @@ static bool parse(const cli_command *command, int argc, char **argv, run_options
     if (*status == CLI_OK) *status = settle_stream(o);
     if (*status == CLI_OK && o->system && !o->chat)
         *status = cli_fail(CLI_USAGE, "--system: %s (only with --chat)", o->system);
+    if (*status == CLI_OK && o->template_file && !o->chat)
+        *status = cli_fail(CLI_USAGE, "--template: %s (only with --chat)", o->template_file);
     return *status == CLI_OK;
 }
 
@@ -147,7 +152,7 @@ static int finish(const run_options *o, const cli_report *report, int status) {
     if (o->json)
         cli_report_json(report, stdout);
     else
-        putchar('\n');
+        cli_answer_end_line();
     status = cli_finish_output(status);
     if (o->stats) cli_report_stats(report, stderr);
     return status;
@@ -185,7 +190,8 @@ static int tokenize(const run_options *o, cli_prompt *prompt, const fb_model *mo
     if (o->system) status = cli_conversation_add(&conversation, "system", o->system, strlen(o->system));
     if (status == CLI_OK) status = cli_conversation_add(&conversation, "user", prompt->text, prompt->bytes);
     if (status == CLI_OK)
-        status = cli_conversation_tokenize(&conversation, model, NULL, &prompt->ids, &prompt->count);
+        status =
+            cli_conversation_tokenize(&conversation, model, o->template_text, &prompt->ids, &prompt->count);
     cli_conversation_free(&conversation);
     return status;
 }
@@ -217,13 +223,15 @@ int cli_run(const cli_command *command, int argc, char **argv) {
     int status;
     if (!parse(command, argc, argv, &options, &status)) return status;
     double start = cli_clock();
-    status = cli_model_open(options.model_name, &path, &model);
+    status = cli_chat_read_template(options.template_file, &options.template_text);
+    if (status == CLI_OK) status = cli_model_open(options.model_name, &path, &model);
     double load_seconds = cli_clock() - start;
     if (status == CLI_OK) status = cli_sampling_seed(&options.sampling);
     if (status == CLI_OK) status = cli_prompt_read(&prompt, options.text, options.file);
     if (status == CLI_OK) status = run_model(&options, &prompt, model, load_seconds);
     fb_model_free(model);
     cli_prompt_free(&prompt);
+    free(options.template_text);
     free(path);
     return status;
 }

@@ -143,25 +143,19 @@ static int decode(const tokenize_options *o, const fb_tokenizer *tokenizer) {
 /* ---- the command line ---- */
 
 static int take_positionals(const cli_args *args, tokenize_options *o) {
-    for (int i = 0; i < args->positional_count; i++) {
-        const char *value = args->positionals[i];
-        bool is_stdin = strcmp(value, "-") == 0;
-        if (is_stdin ? o->file != NULL : o->model != NULL)
-            return cli_fail(CLI_USAGE, "too many arguments: %s (see fusebox tokenize --help)", value);
-        *(is_stdin ? &o->file : &o->model) = value;
-    }
+    int status = cli_prompt_take(args, &o->model, &o->text, &o->file);
+    if (status != CLI_OK) return status;
     if ((o->text != NULL) + (o->file != NULL) + (o->decode != NULL) != 1)
-        return cli_fail(CLI_USAGE, "tokenize: what? (one of -p TEXT, -f FILE, - and --decode IDS)");
+        return cli_fail(CLI_USAGE, "tokenize: what? (one of TEXT, -p TEXT, -f FILE, - and --decode IDS)");
     if (o->ids + o->pieces + o->json > 1)
         return cli_fail(CLI_USAGE, "tokenize: several forms (one of --ids, --pieces and --json)");
     return CLI_OK;
 }
 
 static int run(const tokenize_options *o) {
-    int status = CLI_OK;
-    char *path = o->model ? strdup(o->model) : cli_builtin_find(&status);
-    if (!path) return o->model ? cli_fail(CLI_FAILED, "MODEL: no memory") : status;
-    cli_cut_file_catch(path);
+    char *path;
+    int status = cli_model_find(o->model, false, &path);
+    if (status != CLI_OK) return status;
     fb_error err;
     fb_tokenizer *tokenizer;
     if (fb_tokenizer_open(path, &tokenizer, &err) != FB_OK)
@@ -193,15 +187,17 @@ int cli_tokenize(const cli_command *command, int argc, char **argv) {
     };
     const cli_group groups[] = {{"input", input, sizeof input / sizeof *input},
                                 {"output", output, sizeof output / sizeof *output}};
-    cli_args args = {.command = command,
-                     .notes =
-                         "MODEL is a folder with a tokenizer.json or a tokenizer.model, one of these files, "
-                         "or a .gguf file;\nno weights are needed. Without one, the built-in storyteller's "
-                         "is used.\nA single - reads the text from standard input.\n",
-                     .groups = groups,
-                     .group_count = 2,
-                     .max_positionals = 2,
-                     .takes_model = true};
+    cli_args args = {
+        .command = command,
+        .notes = "MODEL, or -m MODEL, is a folder with a tokenizer.json or a tokenizer.model, one of "
+                 "these files, a\n.gguf file, or ORG/NAME, which is looked up in the cache of Hugging "
+                 "Face; no weights are needed.\nWithout one, the built-in storyteller's is used.\nThe text "
+                 "may stand alone, behind MODEL or in quotes; a single - reads it "
+                 "from standard input.\n",
+        .groups = groups,
+        .group_count = 2,
+        .max_positionals = 2,
+        .takes_model = true};
     int status;
     if (!cli_args_parse(&args, argc, argv, &status)) return status;
     if (special && o.plain) return cli_fail(CLI_USAGE, "--special: with --no-special (one of them)");

@@ -14,6 +14,10 @@ fb_status fb_tokenizer_open_json(const char *path, fb_tokenizer **out, fb_error 
 /* The tokenizer.json of a folder or else its tokenizer.model, whose name goes to `name`; NULL if it has
  * neither. */
 fb_status fb_tokenizer_open_folder(const char *folder, fb_tokenizer **out, const char **name, fb_error *err);
+
+/* Of a file of any kind: by the first bytes, GGUF's magic or JSON's brace, or by the name; otherwise
+ * SentencePiece's protocol buffer. */
+fb_status fb_tokenizer_open_file(const char *path, fb_tokenizer **out, fb_error *err);
 /* From a GGUF file's metadata; NULL if it has no tokenizer. Ids are those of llama.cpp. */
 fb_status fb_tokenizer_from_gguf(const char *what, const fb_gguf *gguf, fb_tokenizer **out, fb_error *err);
 

@@ -1,7 +1,6 @@
-/* A tokenizer by its path: a folder, a tokenizer.json, a tokenizer.model or a GGUF file. */
+/* A tokenizer's files: those of a folder, a tokenizer.json, a tokenizer.model or a GGUF file. */
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "file/gguf.h"
 #include "file/map.h"
@@ -42,9 +41,7 @@ static fb_status open_gguf(const char *path, fb_tokenizer **out, fb_error *err) 
     return status;
 }
 
-/* By the first bytes, GGUF's magic or JSON's brace, or by the name; otherwise SentencePiece's protocol
- * buffer. */
-static fb_status open_file(const char *path, fb_tokenizer **out, fb_error *err) {
+fb_status fb_tokenizer_open_file(const char *path, fb_tokenizer **out, fb_error *err) {
     fb_map map;
     uint8_t first[4] = {0};
     FB_TRY(fb_map_open(path, &map, err));
@@ -56,15 +53,4 @@ static fb_status open_file(const char *path, fb_tokenizer **out, fb_error *err) 
     size_t length = strlen(path);
     bool json = first[0] == '{' || (length > 5 && strcmp(path + length - 5, ".json") == 0);
     return json ? fb_tokenizer_open_json(path, out, err) : fb_tokenizer_open_model(path, out, err);
-}
-
-fb_status fb_tokenizer_open(const char *path, fb_tokenizer **out, fb_error *err) {
-    struct stat st;
-    const char *name;
-    *out = NULL;
-    if (!path || !*path) return fb_fail(err, FB_ERROR_USAGE, "tokenizer: no path given");
-    if (stat(path, &st) != 0 || !S_ISDIR(st.st_mode)) return open_file(path, out, err);
-    FB_TRY(fb_tokenizer_open_folder(path, out, &name, err));
-    if (*out) return FB_OK;
-    return fb_fail(err, FB_ERROR_FILE, "%s: neither tokenizer.json nor tokenizer.model", path);
 }

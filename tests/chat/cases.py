@@ -17,6 +17,9 @@ V = {"messages": MESSAGES, "tools": [TOOL], "add_generation_prompt": True, "bos_
      "rows": [{"k": "x", "v": 2, "o": {"p": [5]}}, {"k": "y", "v": 1}, {"k": "Z", "v": None}]}
 
 
+LONG = "The quick-brown fox--jumped over the state-of-the-art 12-34-56 lazy dog's--end. aaaa-b a-b-cd e-f --option -x ---- end- -"
+
+
 CASES = [
     # ---- text, comments, raw, whitespace control
     ("data only", "a\nb\n", V),
@@ -129,6 +132,16 @@ CASES = [
     ("replace filter", "{{ s|replace('l', 'L') }}{{ s|replace('l', 'L', 1) }}{{ 'aaa'|replace('a', 'bb') }}{{ 'ab'|replace('', '-') }}", V),
     ("indent", "{{ 'a\\nb\\n\\nc\\n'|indent }}|{{ 'a\\nb'|indent(2, true) }}|{{ 'a\\n\\nb'|indent(width=1, blank=true) }}|{{ 'a\\nb'|indent('> ') }}", V),
     ("batch", "{{ range(5)|batch(2)|list }}{{ range(3)|batch(2, 0)|list }}", V),
+    ("slice", "{{ range(7)|slice(3)|list }}{{ range(7)|slice(3, 'x')|list }}{{ range(2)|slice(4, none)|list }}{{ range(6)|slice(3, 0)|list }}{{ missing|slice(2)|list }}{{ 'abcd'|slice(3)|list }}{{ l|slice(-2)|list }}", V),
+    ("groupby", "{{ rows|groupby('k') }}{% for g in [{'a': 'x', 'n': 1}, {'a': 'Y', 'n': 2}, {'a': 'X', 'n': 3}, {'n': 4}]|groupby('a', default='y') %}{{ g.grouper }}={{ g.list|map(attribute='n')|join(',') }};{{ g[0] }}{{ g['grouper'] }}{% endfor %}", V),
+    ("groupby and case", "{% for k, v in [{'a': 'x'}, {'a': 'Y'}, {'a': 'X'}, {'a': 'x'}]|groupby('a', case_sensitive=true) %}{{ k }}{{ v|length }}{% endfor %}{{ [[1, 2], [0, 3], [1, 4]]|groupby(0) }}{{ rows[:1]|groupby('o.p.0') }}{{ missing|groupby('a') }}", V),
+    ("escape", "{{ messages[1].content|e }}{{ '<a href=\"x\">&amp;\\'</a>'|escape }}{{ 5|e }}{{ none|e }}[{{ missing|e }}]{{ ['<']|e }}", V),
+    ("escape once", "{{ '<'|e|e }}{{ '<'|safe|e }}{{ ('<'|e) + '>' }}{{ '>' + '<'|safe }}{{ ('<'|e) ~ '>' }}{{ ['<'|e, '<'] }}{{ ('<'|e)|string|e }}{{ ['<'|e]|tojson }}{{ ('<'|e) == '&lt;' }}", V),
+    ("wordwrap", "{{ 'aaa bbb ccc ddd'|wordwrap(7) }}|{{ 'aaa bbb  ccc\\n\\n  ddd eee fff  \\n'|wordwrap(8) }}|{{ 'abcdefghij kl'|wordwrap(4) }}|{{ 'abcdefghij kl'|wordwrap(4, false) }}|{{ 'a b'|wordwrap(1, wrapstring='<br>') }}|{{ ''|wordwrap }}|{{ '     '|wordwrap(3) }}", V),
+    ("wordwrap of others", "{{ u|wordwrap(4) }}|{{ 'ä\\u00a0ö\\u2003ü ß'|wordwrap(2) }}|{{ 'größe-maß x²-yz'|wordwrap(6) }}", V),
+    ("truncate", "{{ 'foo bar baz qux'|truncate(9) }}|{{ 'foo bar baz qux'|truncate(9, True) }}|{{ 'foo bar baz qux'|truncate(11) }}|{{ 'foo bar baz qux'|truncate(11, False, '...', 0) }}|{{ u|truncate(5, leeway=0, end='…') }}|{{ 'abcdefghijkl'|truncate(4, end='', leeway=0) }}|{{ ''|truncate(3) }}", V),
+    ("wordwrap 79", "{{ long|wordwrap }}|{{ long|wordwrap(79, true, none, false) }}", {"long": LONG}),
+    ("wordwrap widths", "{% for w in range(1, 45) %}{{ long|wordwrap(w) }}\n{{ long|wordwrap(w, false) }}\n{{ long|wordwrap(w, break_on_hyphens=false) }}\n{% endfor %}", {"long": LONG}),
     ("attr and center", "{{ d|attr('zzz') }}[{{ 'ab'|center(5) }}][{{ 'ab'|center(6) }}]{{ 'a b  c'|wordcount }}", V),
     ("generators are read once", "{% set g = l|map('string') %}{{ g|join }}{{ g|join }}{% if g %}y{% endif %}", V),
     ("filter chain", "{{ messages|map(attribute='role')|select('ne', 'system')|list|tojson|upper }}", V),
@@ -230,4 +243,9 @@ CASES = [
     ("error: deep recursion", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", V),
     ("error: sum of strings", "{{ ['a']|sum }}", V),
     ("error: chained tests", "{{ 1 is odd is true }}", V),
+    ("error: wordwrap 0", "{{ 'a'|wordwrap(0) }}", V),
+    ("error: wordwrap of a number", "{{ 1|wordwrap }}", V),
+    ("error: truncate short", "{{ s|truncate(2) }}", V),
+    ("error: slice 0", "{{ l|slice(0)|list }}", V),
+    ("error: groupby undefined", "{{ rows|groupby('zzz') }}", V),
 ]

@@ -147,6 +147,10 @@ static void test_sources(void **state) {
     assert_string_equal(name, "default");
     assert_true(fb_model_chat_template(model, 1, &name, &text));
     assert_false(fb_model_chat_template(model, 2, &name, &text));
+    assert_string_equal(fb_model_chat_source(model, 0), "tokenizer_config.json");
+    assert_string_equal(fb_model_chat_source(model, 1), "tokenizer_config.json");
+    assert_null(fb_model_chat_source(model, 2));
+    assert_null(fb_model_chat_source(model, -1));
     options.tools = "[1, 2]";
     check_render(model, &options, "T2");
     options.template_name = "default";
@@ -161,6 +165,8 @@ static void test_sources(void **state) {
     write_file(dir, "chat_template.jinja", "J{{ messages|length }}\n");
     model = fbt_model_open(dir);
     check_render(model, NULL, "J1");
+    assert_string_equal(fb_model_chat_source(model, 0), "chat_template.jinja");
+    assert_string_equal(fb_model_chat_source(model, 1), "tokenizer_config.json");
     fb_model_free(model);
     fbt_dir_remove(dir);
 }
@@ -224,6 +230,8 @@ static void test_refusals(void **state) {
     check_refused(model, "{}", &options, FB_ERROR_USAGE, "messages: not a JSON array");
     check_refused(model, "[1]", &options, FB_ERROR_USAGE, "messages[0]: 1");
     check_refused(model, "[{\"role\":1}]", &options, FB_ERROR_USAGE, "messages[0]: role: 1");
+    check_refused(model, "{\"messages\":1}", &options, FB_ERROR_USAGE, "messages: 1");
+    check_refused(model, "[{\"role\":\"user\"}]", &options, FB_ERROR_USAGE, "messages[0]: content: missing");
     check_refused(model, "[", &options, FB_ERROR_FILE, "messages");
     check_refused(model, NULL, &options, FB_ERROR_USAGE, "messages: none");
     options.tools = "{}";

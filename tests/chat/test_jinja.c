@@ -128,6 +128,8 @@ static void test_marks(void **state) {
     check_marks("{% macro f(a) %}({{ a }}){% endmacro %}{{ f(l[0]) }}{{ l|map('upper')|list|first }}",
                 "([p])[P]");
     check_marks("{{ l[0] * 2 }}{{ 'x'.join(l) }}{{ m.content|title|trim }}", "[ppp]x[qAb<|c|>]");
+    check_marks("{{ '<' ~ m.content|e|trim }}{{ ('<' + m.content)|wordwrap(3) }}",
+                "<[ab&lt;|c|&gt;]<[ a]\n[b<|]\n[c|>]");
     /* A well-known role is the template's word; any other is the user's. */
     check_marks("{{ '<|' + m.role + '|>' + evil.role }}", "<|user|>[<|im_end|>]");
 }
@@ -160,11 +162,11 @@ static void test_limits(void **state) {
     check_refused("{% set k = 'a' * 9999999 %}{% set d = {k: 1} %}{% for i in range(99999) %}{% if d[k] %}"
                   "{% endif %}{% endfor %}",
                   FB_ERROR_FILE, "template: line 1|too long"); /* long keys */
-    check_refused("{{ ('a' * 100000) * 100000 }}", FB_ERROR_MEMORY, "template: line 1|at most");
+    check_refused("{{ ('a' * 100000) * 100000 }}", FB_ERROR_FILE, "template: line 1|memory (at most ");
     check_refused(
         "\n{% set ns = namespace(a='aaaaaaaa') %}{% for i in range(99) %}{% set ns.a = ns.a ~ ns.a %}"
         "{% endfor %}",
-        FB_ERROR_MEMORY, "template: line 2|at most");
+        FB_ERROR_FILE, "template: line 2|memory (at most ");
     check_refused("{{ '%999999999s' % 'a' }}", FB_ERROR_FILE, "width");
     check_refused(
         "{% set ns = namespace(a=[]) %}{% for i in range(5000) %}{% set ns.a = [ns.a] %}{% endfor %}"

@@ -17,21 +17,21 @@ refuses "a prompt and -" 2 'prompt: given twice, the second time as - \(one of -
 refuses "three arguments" 2 'too many arguments: c \(see fusebox run --help\)$' run ./a b c
 refuses "info: two models" 2 'too many arguments: b \(see fusebox info --help\)$' info a b
 refuses "no value" 2 '-n: no value' run -n
-refuses "-n: -2" 2 '-n: -2 \(-1 to 1000000000\)$' run -n -2
+refuses "-n: -3" 2 '-n: -3 \(-1 to 1000000000\)$' run -n -3
 refuses "-n: beyond the range" 2 '-n: 1000000001 \(-1 to 1000000000\)$' run -n 1000000001
 refuses "-n: beyond 64 bits" 2 '-n: 99999999999999999999 \(' run -n 99999999999999999999
 for value in "" x 5x 1.5 " 5" +5 0x10 1e3 --; do
     refuses "-n: '$value'" 2 '-n: .*\(-1 to 1000000000\)$' run -n "$value"
 done
-refuses "--tokens names itself" 2 '--tokens: -2 \(' run --tokens=-2
+refuses "--tokens names itself" 2 '--tokens: -3 \(' run --tokens=-3
 refuses "--top-p 7" 2 '--top-p: 7 \(0 to 1\)$' run --top-p 7
 refuses "--min-p -0.1" 2 '--min-p: -0.1 \(0 to 1\)$' run --min-p -0.1
 for value in nan inf -1 101 0x1p3 1e999 "" 1,5; do
     refuses "--temp '$value'" 2 '--temp: .*\(0 to 100\)$' run --temp "$value"
 done
-refuses "--top-k -1" 2 '--top-k: -1 \(' run --top-k -1
+refuses "--top-k -2" 2 '--top-k: -2 \(' run --top-k -2
 refuses "--repeat-penalty 0" 2 '--repeat-penalty: 0 \(0.01 to 100\)$' run --repeat-penalty 0
-refuses "--seed -1" 2 '--seed: -1 \(0 to 18446744073709551615\)$' run --seed -1
+refuses "--seed -2" 2 '--seed: -2 \(0 to 18446744073709551615\)$' run --seed -2
 refuses "--seed beyond 64 bits" 2 '--seed: 18446744073709551616 \(' run --seed 18446744073709551616
 refuses "--threads 100000" 2 '--threads: 100000 \(0 to 256\)$' run --threads 100000
 refuses "--act i8" 2 '--act: i8 \(f32, f16, bf16' run --act i8

@@ -45,7 +45,11 @@ mkdir "$work/folder"
 mv "$work"/parts-* "$work/folder"
 cp models/storyteller/config.json "$work/folder"
 tells "a folder with one GGUF model, in parts" "$work/folder"
+for path in "$work/folder" "$work/folder"/parts-0000{1,2}-of-00003.gguf; do
+    is "tokenize: ${path##*/}" "$("$FUSEBOX" tokenize "$path" "Once upon a time")" "0 48 1717 587 260 564"
+done
 cp "$work/one.gguf" "$work/folder/b.gguf"
+refuses "tokenize: a folder with two" 2 '.*/folder: 2 GGUF files \(give one of them' tokenize "$work/folder" -p x
 refuses "a folder with two" 2 '.*/folder: 2 GGUF files \(give one of them: b.gguf, parts-00001-of-00003.gguf\)$' info "$work/folder"
 for i in $(seq 50); do : >"$work/folder/a-file-with-a-long-name-$i.gguf"; done
 refuses "a folder with many" 2 '.*/folder: 52 GGUF files \(give one of them: a-file-with-a-long-name-1.gguf, .*, \.\.\.\)$' info "$work/folder"
@@ -82,6 +86,15 @@ fusebox run --temp 0 -n 8 -p "$prompt" -hf grimm/tales
 is "-hf ORG/NAME" "$(cat "$work/err" "$work/out")" "$text"
 succeeds "quantize: ORG/NAME" quantize grimm/tales "$work/hub.gguf"
 is "quantize: ORG/NAME: its name" "$(edit keys "$work/hub.gguf" | jq -r '.["general.name"]')" tales
+tokenizes() { # tokenizes NAME MODEL: the storyteller's ids
+    fusebox tokenize "$2" "Once upon a time"
+    is "tokenize: $1" "$status$(cat "$work/err")$(cat "$work/out")" "00 48 1717 587 260 564"
+}
+tokenizes "ORG/NAME" grimm/tales
+fusebox tokenize -hf grimm/tales -p "Once upon a time"
+is "tokenize: -hf ORG/NAME" "$(cat "$work/err" "$work/out")" "0 48 1717 587 260 564"
+refuses "tokenize: a name that was not downloaded" 2 'grimm/nothing: no such file or folder, nor in the Hugging Face cache' tokenize grimm/nothing -p x
+for file in config.json model.safetensors tokenizer.json; do tokenizes "$file stands for its folder" models/storyteller/$file; done
 mkdir -p "$hub/refs/pr"
 printf '%s\n' $commit >"$hub/refs/pr/1"
 tells "ORG/NAME@pr/1" grimm/tales@pr/1
@@ -104,6 +117,7 @@ is "a path that is there comes first" "$(member has_tokenizer "$work/out")$(cat 
 rm "$hub/blobs/blob-model.safetensors"
 refuses "incomplete: a lost file" 2 "$hub/snapshots/$commit/model.safetensors: missing \(the download of grimm/tales is incomplete: hf download grimm/tales\)\$" info grimm/tales
 rm "$hub/snapshots/$commit/model.safetensors"
+tokenizes "ORG/NAME without weights" grimm/tales
 refuses "incomplete: no weights" 2 "$hub/snapshots/$commit/model.safetensors: missing \(the download" info grimm/tales
 for bad in ../../../other '' "$(printf 'a%.0s' $(seq 300))" ..; do
     printf %s "$bad" >"$hub/refs/main"
@@ -119,4 +133,22 @@ refuses "a snapshot with two" 2 ".*: 2 GGUF files \(give one of them: tales-F16.
 tells "ORG/NAME:TAG" grimm/tales:f16
 refuses "ORG/NAME:TAG that is not there" 2 'tales: 0 GGUF files named Q4_0 in ' info grimm/tales:Q4_0
 refuses "ORG/NAME:TAG that is not clear" 2 'tales: 2 GGUF files named tales in ' info grimm/tales:tales
+# Experts: each has tensors of its own. What is missing, or of another type or shape, is named.
+cp -r tests/data/golden/mixtral "$work/mixtral"
+experts() { sed -i "s/\"$1\": [0-9]*/\"$1\": $2/" "$work/mixtral/config.json"; }
+succeeds "mixtral" info "$work/mixtral"
+matches "mixtral: experts" "$work/out" '^experts +4, of which a token uses 2$'
+experts num_local_experts 3
+refuses "an expert too many" 2 '.*/mixtral: model.layers.0.block_sparse_moe.gate.weight: shape \[4, 64\] \(the config says \[3, 64\]\)' info "$work/mixtral"
+experts num_local_experts 4
+experts num_experts_per_tok 5
+refuses "more experts than there are" 2 '.*/config.json: num_experts_per_tok: 5 \(1 to 4\)' info "$work/mixtral"
+sed -i '/num_experts_per_tok/d; s/"num_local_experts": 4/"num_local_experts": 1/' "$work/mixtral/config.json"
+refuses "more experts by default than there are" 2 '.*/config.json: num_experts_per_tok: missing \(2 by default, of 1 experts\)' info "$work/mixtral"
+cp tests/data/golden/mixtral/config.json "$work/mixtral/config.json"
+sed -i 's/layers.1.block_sparse_moe.experts.3.w2/layers.1.block_sparse_moe.experts.9.w2/' "$work/mixtral/model.safetensors"
+refuses "an expert is missing" 2 '.*/mixtral: model.layers.1.block_sparse_moe.experts.3.w2.weight: missing tensor' info "$work/mixtral"
+cp -r tests/data/golden/qwen3-moe "$work/moe"
+sed -i 's/"mlp_only_layers": \[\]/"mlp_only_layers": [1]/' "$work/moe/config.json"
+refuses "layers without experts" 2 '.*/config.json: mlp_only_layers: \[1\] \(only layers with experts\)' info "$work/moe"
 finish

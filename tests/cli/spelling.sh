@@ -56,6 +56,14 @@ noted '-ub: ignored' -ub 512
 noted '--no-mmap: ignored \(files are always mapped\)$' --no-mmap
 noted '-no-cnv: ignored' -no-cnv
 noted '--color: ignored' --color
+succeeds "--seed -1" run --seed 7 --seed -1 -n 1 --json -p "$prompt"
+differs "--seed -1: another" "$(member seed "$work/out")" 7
+refuses "--seed -2" 2 '--seed: -2 \(0 to ' run --seed -2
+succeeds "--top-k 0" run --top-k 0 --seed 3 -n 8 -p "$prompt"
+mv "$work/out" "$work/off"
+succeeds "--top-k -1" run --top-k -1 --seed 3 -n 8 -p "$prompt"
+is "--top-k -1: off" "$(cat "$work/out")" "$(cat "$work/off")"
+refuses "-st" 2 'unknown option: -st \(--single-turn of fusebox chat; see fusebox run --help\)$' run -st
 refuses "-i" 2 'unknown option: -i \(fusebox chat talks in turns\)$' run -i
 refuses "-e" 2 "unknown option: -e \(a shell writes line breaks: -p \\$'one" run -e
 refuses "-mu" 2 'unknown option: -mu \(nothing is downloaded: hf download ORG/NAME' run -mu https://example.org/x
@@ -74,6 +82,7 @@ greedy "a prompt behind MODEL" models/storyteller "$prompt"
 greedy "a prompt before MODEL" "$prompt" models/storyteller
 succeeds "one word behind MODEL" run models/storyteller Once -n 1 --seed 1
 refuses "one word alone" 2 'MODEL: Once: no such file or folder \(if it is the prompt: -p "Once"\)$' run Once
+refuses "a word and a prompt" 2 'Once: No such file' run Once -p x
 refuses "a mistyped path" 2 'models/storytelle: ' run models/storytelle "$prompt"
 refuses "a mistyped path with a space" 2 "$work/my models/x.gguf: No such file" run "$work/my models/x.gguf"
 refuses "a mistyped file with a space" 2 'my x.gguf: No such file' run "my x.gguf"
@@ -89,6 +98,9 @@ is "-n beyond the context: the note" "$(cat "$work/err")" \
     "fusebox: note: -n: 600, cut to 497 (the model's context is 512, the prompt has 15)"
 succeeds "-n -1" run --temp 0 -n -1 -c 32 --json -p "$prompt"
 is "-n -1: to the end of -c" "$(member stop "$work/out") $(jq '.tokens | length' "$work/out")" '"context" 17'
+succeeds "-n -2" run --temp 0 -n -2 -c 32 --json -p "$prompt"
+is "-n -2: to the end of -c" "$(member stop "$work/out") $(jq '.tokens | length' "$work/out")" '"context" 17'
+refuses "-n -3" 2 '-n: -3 \(-1 to 1000000000\)$' run -n -3 -p a
 fusebox run --temp 0 -n 20 -c 32 --json -p "$prompt"
 is "-n beyond -c" "$status$(cat "$work/err")" "0fusebox: note: -n: 20, cut to 17 (--ctx is 32, the prompt has 15)"
 fusebox run --temp 0 -n 5 -c 4096 -p "$prompt"

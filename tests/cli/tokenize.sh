@@ -11,6 +11,8 @@ succeeds "back" tokenize --decode "48,1717 587 [260, 564]"
 is "back: text" "$(cat "$work/out")" "Once upon a time"
 is "back, from standard input" "$("$FUSEBOX" tokenize --no-special --decode - <<<"0 48 1717 587")" "Once upon"
 is "text from standard input, without its last newline" "$("$FUSEBOX" tokenize --no-special - <<<"Once upon")" "48 1717 587"
+is "a text alone" "$("$FUSEBOX" tokenize --no-special "Once upon")" "48 1717 587"
+is "a text behind MODEL" "$("$FUSEBOX" tokenize models/storyteller --no-special Once)" "48 1717"
 printf 'Once upon' >"$work/text"
 is "text from a file" "$("$FUSEBOX" tokenize --no-special -f "$work/text")" "48 1717 587"
 succeeds "no text" tokenize --no-special -p ""
@@ -34,6 +36,9 @@ refuses "a file that is none" 2 'models/storyteller/README.md: byte [0-9]+: ' to
 refuses "no such file" 2 'nowhere: ' tokenize nowhere -p x
 refuses "nothing to do" 2 'tokenize: what\? ' tokenize
 refuses "two things to do" 2 'tokenize: what\? ' tokenize -p x --decode 1
+refuses "a text and ids" 2 'tokenize: what\? ' tokenize "a b" --decode 1
+refuses "two texts" 2 'prompt: given twice' tokenize "a b" "c d"
+refuses "one word alone" 2 'MODEL: Once: no such file or folder \(if it is the prompt: -p "Once"\)$' tokenize Once
 refuses "two forms" 2 'tokenize: several forms ' tokenize -p x --json --ids
 refuses "special and not" 2 '--special: with --no-special ' tokenize -p x --special --no-special
 refuses "ids that are none" 2 '--decode: x ' tokenize --decode "1,x"

@@ -188,6 +188,8 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "fb_model_fill_info": (None, [c_void_p, POINTER(fb_model_info)]),
     "fb_model_weights": (c_bool, [c_void_p, c_int, POINTER(Dtype), _i64, _i64]),
     "fb_model_fact": (c_bool, [c_void_p, c_int, _text, _text]),
+    "fb_model_chat_template": (c_bool, [c_void_p, c_int, _text, _text]),
+    "fb_model_chat_source": (c_char_p, [c_void_p, c_int]),
     "fb_model_program_text": (Status, [c_void_p, POINTER(c_void_p), _error]),
     "fb_model_is_end": (c_bool, [c_void_p, c_int32]),
     "fb_tokenize": (Status, [c_void_p, c_char_p, c_size_t, c_bool, POINTER(c_void_p), _i64, _error]),

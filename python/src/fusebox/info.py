@@ -37,6 +37,8 @@ class ModelInfo:
     parameters: int
     """Each stored weight counted once."""
     has_tokenizer: bool
+    chat_templates: dict[str, str]
+    """By name, "default" first: the file beside the model, or the GGUF file's key, that each is from."""
     weights: dict[str, Weights]
     """By dtype."""
     facts: dict[str, str]
@@ -56,6 +58,9 @@ class ModelInfo:
             amount = f"{scaled(w.bytes)}B ({digits(w.bytes)} bytes, {digits(w.parameters)} parameters)"
             yield f"{'weights':<12}{name}", amount
         yield "tokenizer", "yes" if self.has_tokenizer else "none"
+        names, sources = list(self.chat_templates), list(self.chat_templates.values())
+        named = f": {', '.join(names)}" if len(names) > 1 else ""
+        yield "chat template", f"{sources[0]}{named}" if names else "none"
 
     def __str__(self) -> str:
         lines = [f"{name:<24}{shown(value)}" for name, value in self._lines()]
@@ -77,6 +82,9 @@ def read_info(model: Model) -> ModelInfo:
     facts: dict[str, str] = {}
     while lib.fb_model_fact(pointer, len(facts), ctypes.byref(name), ctypes.byref(value)):
         facts[text(name.value)] = text(value.value)
+    templates: dict[str, str] = {}
+    while lib.fb_model_chat_template(pointer, len(templates), ctypes.byref(name), ctypes.byref(value)):
+        templates[text(name.value)] = text(lib.fb_model_chat_source(pointer, len(templates)))
     return ModelInfo(
         path=model.path,
         architecture=text(info.architecture),
@@ -86,6 +94,7 @@ def read_info(model: Model) -> ModelInfo:
         context=info.context,
         parameters=info.parameters,
         has_tokenizer=info.has_tokenizer,
+        chat_templates=templates,
         weights=weights,
         facts=facts,
         program=take_text(lib.fb_model_program_text, pointer),
