@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes a Hugging Face checkpoint of random weights: the shape of a real model, without a download.
 
-    bench/make_checkpoint.py OUT --shape neox-160m|neox-410m|neox-2.8b|llama-1b|llama-8b|tiny|heads-80|wide [--dtype f16] [--seed 1]
+    bench/make_checkpoint.py OUT --shape neox-160m|neox-410m|neox-2.8b|llama-1b|llama-8b|mixtral-1b|tiny|heads-80|wide [--dtype f16] [--seed 1]
 
 Speed depends on shapes and types, not on what the weights say. They are normal with a standard deviation of 0.02,
 so that logits stay finite and differ. numpy makes it fast, PyTorch with a GPU faster; without either the small shapes
@@ -33,6 +33,7 @@ SHAPES = {
     "neox-2.8b": ("gpt_neox", 32, 2560, 32, 32, 10240, 50304),
     "llama-1b": ("llama", 16, 2048, 32, 8, 8192, 128256),
     "llama-8b": ("llama", 32, 4096, 32, 8, 14336, 128256),
+    "mixtral-1b": ("mixtral", 11, 1024, 8, 2, 3584, 32000),  # Mixtral 8x7B with a quarter of its width
     "tiny": ("gpt_neox", 2, 64, 4, 4, 256, 512),
     "heads-80": ("gpt_neox", 2, 240, 3, 3, 256, 512),
     "wide": ("gpt_neox", 1, 256, 2, 2, 4608, 512),  # heads of 128; rows that a GPU cuts into pieces
@@ -82,6 +83,27 @@ def llama_config(layers, hidden, heads, kv_heads, mlp, vocab):
     }
 
 
+EXPERTS = 8
+
+
+def mixtral_config(*sizes):
+    return {**llama_config(*sizes), "architectures": ["MixtralForCausalLM"], "model_type": "mixtral",
+            "num_local_experts": EXPERTS, "num_experts_per_tok": 2, "sliding_window": None, "rope_theta": 1e6}
+
+
+def mixtral_tensors(layers, hidden, heads, kv_heads, mlp, vocab):
+    """Experts instead of Llama's MLP."""
+    for name, shape, mean in llama_tensors(layers, hidden, heads, kv_heads, mlp, vocab):
+        if ".mlp." not in name:
+            yield name, shape, mean
+    for layer in range(layers):
+        at = f"model.layers.{layer}.block_sparse_moe."
+        yield at + "gate.weight", (EXPERTS, hidden), 0
+        for expert in range(EXPERTS):
+            for name, shape in (("w1", (mlp, hidden)), ("w3", (mlp, hidden)), ("w2", (hidden, mlp))):
+                yield f"{at}experts.{expert}.{name}.weight", shape, 0
+
+
 def llama_tensors(layers, hidden, heads, kv_heads, mlp, vocab):
     kv = hidden // heads * kv_heads
     yield "model.embed_tokens.weight", (vocab, hidden), 0
@@ -97,7 +119,8 @@ def llama_tensors(layers, hidden, heads, kv_heads, mlp, vocab):
     yield "model.norm.weight", (hidden,), 1
 
 
-FAMILIES = {"gpt_neox": (neox_config, neox_tensors), "llama": (llama_config, llama_tensors)}
+FAMILIES = {"gpt_neox": (neox_config, neox_tensors), "llama": (llama_config, llama_tensors),
+            "mixtral": (mixtral_config, mixtral_tensors)}
 
 
 # ---- a tokenizer: id = byte, then tokens that no text gives. llama.cpp runs no model without one ----

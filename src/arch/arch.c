@@ -56,6 +56,14 @@ static const arch_row arch_table[] = {
     {"granite", "GraniteForCausalLM", fb_granite_describe, {NULL}},
     {"smollm3", "SmolLM3ForCausalLM", fb_smollm3_describe, {WINDOWS, "no_rope_layers"}},
     {"stablelm", "StableLmForCausalLM", fb_stablelm_describe, {NULL}},
+    {"mixtral",
+     "MixtralForCausalLM",
+     fb_mixtral_describe,
+     {"sliding_window", "layer_types", "num_local_experts"}},
+    {"qwen3_moe",
+     "Qwen3MoeForCausalLM",
+     fb_qwen3_moe_describe,
+     {WINDOWS, "num_experts", "num_local_experts"}},
 };
 
 static bool reads(const arch_row *row, const char *key) {

@@ -18,6 +18,8 @@ typedef struct fb_fact {
 /* What the program's ops say in detail, as numbers of the whole model: other formats name them. */
 typedef struct fb_hyper {
     int64_t heads, mlp;
+    int64_t experts, experts_used; /* 0: no mixture of experts */
+    bool shares_sum_to_one;
     double eps;
     fb_op_kind activation;
     bool parallel; /* both branches of a layer read its input */

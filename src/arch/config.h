@@ -53,6 +53,8 @@ fb_status fb_phi3_describe(const fb_config *config, fb_spec *spec, fb_error *err
 fb_status fb_olmo2_describe(const fb_config *config, fb_spec *spec, fb_error *err);
 fb_status fb_granite_describe(const fb_config *config, fb_spec *spec, fb_error *err);
 fb_status fb_smollm3_describe(const fb_config *config, fb_spec *spec, fb_error *err);
+fb_status fb_mixtral_describe(const fb_config *config, fb_spec *spec, fb_error *err);
+fb_status fb_qwen3_moe_describe(const fb_config *config, fb_spec *spec, fb_error *err);
 fb_status fb_stablelm_describe(const fb_config *config, fb_spec *spec, fb_error *err);
 
 #endif

@@ -106,6 +106,14 @@ fb_status fb_decoder_windows(const fb_config *config, const fb_spec *spec, fb_de
     return FB_OK;
 }
 
+fb_status fb_decoder_experts_used(const fb_config *config, fb_decoder *d, int64_t fallback, fb_error *err) {
+    FB_TRY(fb_json_int(config->what, config->json, "num_experts_per_tok", 1, d->experts, fallback,
+                       &d->experts_used, err));
+    if (d->experts_used <= d->experts) return FB_OK;
+    return fb_fail(err, FB_ERROR_FILE, "%s: num_experts_per_tok: missing (%lld by default, of %lld experts)",
+                   config->what, (long long)d->experts_used, (long long)d->experts);
+}
+
 /* ---- the program ---- */
 
 /* A weight of one norm. */
@@ -186,6 +194,27 @@ static int32_t gated_mlp(fb_build *b, const fb_decoder *d, int32_t x) {
     return project(b, "mlp", "mlp.down_proj", gated, 0, h, 0, d->mlp, d->mlp_bias);
 }
 
+static int32_t expert_matrix(fb_build *b, const fb_decoder *d, const char *name, int64_t rows, int64_t cols) {
+    char tensor[NAME_SIZE];
+    snprintf(tensor, sizeof tensor, LAYER "%s.weight", name);
+    return fb_build_expert_matrix(b, tensor, d->experts, rows, cols);
+}
+
+static int32_t mixture(fb_build *b, const fb_decoder *d, int32_t x) {
+    int64_t h = b->program->hidden;
+    int32_t scores = project(b, "router", d->router, x, 0, d->experts, 0, h, false);
+    int32_t routes = fb_build_top_k(b, "routes", scores, (int32_t)d->experts_used, d->shares_sum_to_one);
+    int32_t gate =
+        fb_build_expert_linear(b, "gate", x, routes, expert_matrix(b, d, d->expert_gate, d->mlp, h), false);
+    int32_t act = fb_build_unary(b, d->activation, "act", gate);
+    int32_t up =
+        fb_build_expert_linear(b, "up", x, routes, expert_matrix(b, d, d->expert_up, d->mlp, h), false);
+    int32_t gated = fb_build_binary(b, FB_OP_MUL, "gated", act, up);
+    int32_t down = fb_build_expert_linear(b, "down", gated, routes,
+                                          expert_matrix(b, d, d->expert_down, h, d->mlp), true);
+    return fb_build_expert_sum(b, "mlp", down, routes);
+}
+
 /* x plus a branch, scaled if the architecture does. */
 static int32_t add(fb_build *b, const fb_decoder *d, const char *value, const char *scaled, int32_t x,
                    int32_t branch) {
@@ -230,7 +259,8 @@ static void write_program(fb_build *b, const fb_decoder *d) {
     int32_t attn = attention(b, d, maybe_norm(b, d, "n1", d->before_attention, x), angles);
     attn = maybe_norm(b, d, "attn_norm", d->after_attention, attn);
     int32_t middle = add(b, d, "x_mid", "attn_scaled", x, attn);
-    int32_t mlp = gated_mlp(b, d, maybe_norm(b, d, "n2", d->before_mlp, middle));
+    int32_t n2 = maybe_norm(b, d, "n2", d->before_mlp, middle);
+    int32_t mlp = d->experts ? mixture(b, d, n2) : gated_mlp(b, d, n2);
     mlp = maybe_norm(b, d, "mlp_norm", d->after_mlp, mlp);
     fb_build_carry(b, x, add(b, d, "x_out", "mlp_scaled", middle, mlp));
 
@@ -287,6 +317,9 @@ static void add_facts(fb_spec *spec, const fb_decoder *d) {
     if (d->embedding_scale != 1) fb_spec_fact(spec, "scale of embeddings", "%g", d->embedding_scale);
     if (d->residual_scale != 1) fb_spec_fact(spec, "scale of branches", "%g", d->residual_scale);
     if (d->logit_scale != 1) fb_spec_fact(spec, "scale of logits", "%g", d->logit_scale);
+    if (d->experts)
+        fb_spec_fact(spec, "experts", "%lld, of which a token uses %lld", (long long)d->experts,
+                     (long long)d->experts_used);
     fb_spec_fact(spec, "mlp", "%lld%s", (long long)d->mlp, d->mlp_bias ? ", with bias" : "");
     fb_spec_fact(spec, "embeddings", "%s", d->tied ? "tied" : "untied");
 }
@@ -328,6 +361,9 @@ static fb_status write_spec(const fb_config *config, fb_spec *spec, const fb_dec
     fb_program *p = &spec->program;
     spec->hyper.heads = d->heads;
     spec->hyper.mlp = d->mlp;
+    spec->hyper.experts = d->experts;
+    spec->hyper.experts_used = d->experts_used;
+    spec->hyper.shares_sum_to_one = d->shares_sum_to_one;
     spec->hyper.eps = d->eps;
     spec->hyper.activation = d->activation;
     spec->hyper.tied = d->tied;

@@ -23,6 +23,12 @@ typedef struct fb_decoder {
     bool qkv_bias, output_bias, mlp_bias;
     bool merged; /* q, k and v are one tensor, gate and up another */
 
+    /* A mixture of experts, each of width `mlp`, of which a token uses some; 0: there is one MLP. Names are
+     * those of tensors in a layer, without ".weight"; "[]" stands for the expert. */
+    int64_t experts, experts_used;
+    bool shares_sum_to_one;
+    const char *router, *expert_gate, *expert_up, *expert_down;
+
     double embedding_scale, attention_scale, residual_scale, logit_scale; /* 1: none, but attention's */
     double attention_cap, logit_cap;                                      /* 0: none */
 
@@ -44,6 +50,9 @@ fb_status fb_decoder_describe(const fb_config *config, fb_spec *spec, bool tied,
                               fb_status (*read)(const fb_config *config, fb_spec *spec, fb_decoder *d,
                                                 fb_error *err),
                               fb_error *err);
+
+/* How many experts a token uses, `fallback` if the config does not say; no more than there are. */
+fb_status fb_decoder_experts_used(const fb_config *config, fb_decoder *d, int64_t fallback, fb_error *err);
 
 /* The window, `fallback` if the config does not have the key (null is none), and the layers that have it.
  * With `by_type`, those that the list layer_types names; if there is no such list, those for which `slides`

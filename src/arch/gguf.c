@@ -44,6 +44,8 @@ static const arch_row archs[] = {
      "blk.0.ffn_gate.bias"},
     {FB_ARCH_SMOLLM3, "smollm3", "hidden_act", "silu", "blk.0.attn_q.bias", "attention_bias",
      "blk.0.ffn_gate.bias"},
+    {FB_ARCH_MIXTRAL, "mixtral", "hidden_act", "silu", NULL, NULL, NULL},
+    {FB_ARCH_QWEN3_MOE, "qwen3_moe", "hidden_act", "silu", "blk.0.attn_q.bias", "attention_bias", NULL},
     {FB_ARCH_STABLELM, "stablelm", "hidden_act", "silu", "blk.0.attn_q.bias", "use_qkv_bias", NULL},
 };
 
@@ -74,10 +76,15 @@ static const struct {
     {"attention.layer_norm_rms_epsilon", true, RMS, "rms_norm_eps"},
     {"rope.freq_base", false, ROTARY, "rope_theta"},
     {"rope.freq_base_swa", false, FB_ARCH_GEMMA3, "rope_local_base_freq"},
-    {"attention.sliding_window", false, FB_ARCH_MISTRAL | FB_ARCH_PHI3 | FB_ARCH_GEMMA, "sliding_window"},
+    {"attention.sliding_window", false, FB_ARCH_MISTRAL | FB_ARCH_MIXTRAL | FB_ARCH_PHI3 | FB_ARCH_GEMMA,
+     "sliding_window"},
     {"attention.sliding_window_pattern", false, FB_ARCH_GEMMA3, "sliding_window_pattern"},
     {"attn_logit_softcapping", false, FB_ARCH_GEMMA, "attn_logit_softcapping"},
     {"final_logit_softcapping", false, FB_ARCH_GEMMA, "final_logit_softcapping"},
+    {"expert_count", true, FB_ARCH_MIXTRAL, "num_local_experts"},
+    {"expert_count", true, FB_ARCH_QWEN3_MOE, "num_experts"},
+    {"expert_used_count", true, FB_ARCH_MIXTRAL | FB_ARCH_QWEN3_MOE, "num_experts_per_tok"},
+    {"expert_feed_forward_length", true, FB_ARCH_QWEN3_MOE, "moe_intermediate_size"},
     {"attention.scale", false, FB_ARCH_GRANITE, "attention_multiplier"},
     {"embedding_scale", false, FB_ARCH_GRANITE, "embedding_multiplier"},
     {"residual_scale", false, FB_ARCH_GRANITE, "residual_multiplier"},
@@ -372,6 +379,8 @@ static fb_status write_config(const translation *t, fb_error *err) {
     if (t->arch->bit & FB_ARCH_GEMMA) FB_TRY(put_query_scale(t, head_dim, err));
     if (t->arch->bit == FB_ARCH_GRANITE) FB_TRY(put_granite(t, head_dim, err));
     put_by_tensors(t);
+    /* Readers of a file divide the shares by their sum. */
+    if (t->arch->bit == FB_ARCH_QWEN3_MOE) fb_json_put_bool(t->config, "norm_topk_prob", true);
     return FB_OK;
 }
 
@@ -416,12 +425,14 @@ static fb_status find_arch(translation *t, fb_error *err) {
         return fb_fail(
             err, FB_ERROR_UNSUPPORTED,
             "%s: general.architecture: \"%.64s\" (known: gptneox, gpt2, llama, qwen2, qwen3, gemma2, "
-            "gemma3, phi3, olmo2, granite, smollm3, stablelm)",
+            "gemma3, phi3, olmo2, granite, smollm3, stablelm, qwen3moe)",
             t->what, t->prefix);
-    /* A llama with a window is a Mistral. */
-    int64_t window;
+    /* A llama with a window is a Mistral, one with experts a Mixtral. */
+    int64_t window, experts;
+    FB_TRY(read_int(t, "expert_count", 0, FB_LIMIT_EXPERTS, 0, &experts, err));
     FB_TRY(read_int(t, "attention.sliding_window", 0, FB_LIMIT_CONTEXT, 0, &window, err));
     if (window && strcmp(model_type, "llama") == 0) model_type = "mistral";
+    if (experts && strcmp(t->prefix, "llama") == 0) model_type = "mixtral";
     t->arch = archs;
     while (strcmp(t->arch->model_type, model_type) != 0) t->arch++;
     return FB_OK;

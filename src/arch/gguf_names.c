@@ -7,10 +7,10 @@
 static const struct {
     const char *model_type, *gguf;
 } architectures[] = {
-    {"gpt_neox", "gptneox"},  {"llama", "llama"}, {"gpt2", "gpt2"},       {"mistral", "llama"},
-    {"qwen2", "qwen2"},       {"qwen3", "qwen3"}, {"gemma2", "gemma2"},   {"gemma3_text", "gemma3"},
-    {"phi3", "phi3"},         {"olmo2", "olmo2"}, {"granite", "granite"}, {"smollm3", "smollm3"},
-    {"stablelm", "stablelm"},
+    {"gpt_neox", "gptneox"},  {"llama", "llama"},   {"gpt2", "gpt2"},          {"mistral", "llama"},
+    {"qwen2", "qwen2"},       {"qwen3", "qwen3"},   {"gemma2", "gemma2"},      {"gemma3_text", "gemma3"},
+    {"phi3", "phi3"},         {"olmo2", "olmo2"},   {"granite", "granite"},    {"smollm3", "smollm3"},
+    {"stablelm", "stablelm"}, {"mixtral", "llama"}, {"qwen3_moe", "qwen3moe"},
 };
 enum { ARCHITECTURES = sizeof architectures / sizeof *architectures };
 
@@ -48,10 +48,10 @@ static const name_row names[] = {
      FB_ROWS_SAME},
     {FB_ARCH_DECODERS & ~FB_ARCH_PHI3, {LAYER "self_attn.v_proj", "blk.{}.attn_v"}, FB_ROWS_SAME},
     {FB_ARCH_PHI3, {LAYER "self_attn.qkv_proj", "blk.{}.attn_qkv"}, FB_ROWS_SAME},
-    {FB_ARCH_QWEN3 | FB_ARCH_GEMMA3 | FB_ARCH_OLMO2,
+    {FB_ARCH_QWEN3 | FB_ARCH_QWEN3_MOE | FB_ARCH_GEMMA3 | FB_ARCH_OLMO2,
      {LAYER "self_attn.q_norm", "blk.{}.attn_q_norm"},
      FB_ROWS_SAME},
-    {FB_ARCH_QWEN3 | FB_ARCH_GEMMA3 | FB_ARCH_OLMO2,
+    {FB_ARCH_QWEN3 | FB_ARCH_QWEN3_MOE | FB_ARCH_GEMMA3 | FB_ARCH_OLMO2,
      {LAYER "self_attn.k_norm", "blk.{}.attn_k_norm"},
      FB_ROWS_SAME},
     {FB_ARCH_DECODERS, {LAYER "self_attn.o_proj", "blk.{}.attn_output"}, FB_ROWS_SAME},
@@ -69,6 +69,14 @@ static const name_row names[] = {
     {FB_ARCH_DECODERS & ~FB_ARCH_PHI3, {LAYER "mlp.up_proj", "blk.{}.ffn_up"}, FB_ROWS_SAME},
     {FB_ARCH_PHI3, {LAYER "mlp.gate_up_proj", "blk.{}.ffn_up"}, FB_ROWS_SAME},
     {FB_ARCH_DECODERS, {LAYER "mlp.down_proj", "blk.{}.ffn_down"}, FB_ROWS_SAME},
+    {FB_ARCH_MIXTRAL, {LAYER "block_sparse_moe.gate", "blk.{}.ffn_gate_inp"}, FB_ROWS_SAME},
+    {FB_ARCH_MIXTRAL, {LAYER "block_sparse_moe.experts.[].w1", "blk.{}.ffn_gate_exps"}, FB_ROWS_SAME},
+    {FB_ARCH_MIXTRAL, {LAYER "block_sparse_moe.experts.[].w3", "blk.{}.ffn_up_exps"}, FB_ROWS_SAME},
+    {FB_ARCH_MIXTRAL, {LAYER "block_sparse_moe.experts.[].w2", "blk.{}.ffn_down_exps"}, FB_ROWS_SAME},
+    {FB_ARCH_QWEN3_MOE, {LAYER "mlp.gate", "blk.{}.ffn_gate_inp"}, FB_ROWS_SAME},
+    {FB_ARCH_QWEN3_MOE, {LAYER "mlp.experts.[].gate_proj", "blk.{}.ffn_gate_exps"}, FB_ROWS_SAME},
+    {FB_ARCH_QWEN3_MOE, {LAYER "mlp.experts.[].up_proj", "blk.{}.ffn_up_exps"}, FB_ROWS_SAME},
+    {FB_ARCH_QWEN3_MOE, {LAYER "mlp.experts.[].down_proj", "blk.{}.ffn_down_exps"}, FB_ROWS_SAME},
     {FB_ARCH_DECODERS, {"model.norm", "output_norm"}, FB_ROWS_SAME},
     {FB_ARCH_DECODERS, {"lm_head", "output"}, FB_ROWS_SAME},
 

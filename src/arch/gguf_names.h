@@ -32,11 +32,13 @@ enum {
     FB_ARCH_GRANITE = 1 << 10,
     FB_ARCH_SMOLLM3 = 1 << 11,
     FB_ARCH_STABLELM = 1 << 12,
+    FB_ARCH_MIXTRAL = 1 << 13,
+    FB_ARCH_QWEN3_MOE = 1 << 14,
     FB_ARCH_GEMMA = FB_ARCH_GEMMA2 | FB_ARCH_GEMMA3,
     /* Rotating rows of q and k are adjacent in the file; all of them rotate. */
-    FB_ARCH_PAIRED = FB_ARCH_LLAMA | FB_ARCH_MISTRAL | FB_ARCH_GRANITE | FB_ARCH_SMOLLM3,
+    FB_ARCH_PAIRED = FB_ARCH_LLAMA | FB_ARCH_MISTRAL | FB_ARCH_MIXTRAL | FB_ARCH_GRANITE | FB_ARCH_SMOLLM3,
     FB_ARCH_DECODERS = FB_ARCH_PAIRED | FB_ARCH_QWEN2 | FB_ARCH_QWEN3 | FB_ARCH_GEMMA | FB_ARCH_PHI3 |
-                       FB_ARCH_OLMO2 | FB_ARCH_STABLELM
+                       FB_ARCH_OLMO2 | FB_ARCH_STABLELM | FB_ARCH_QWEN3_MOE
 };
 
 /* The bit of a model_type; 0: there is none. */

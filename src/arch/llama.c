@@ -1,4 +1,4 @@
-/* Llama, and what differs from it by a few numbers: Mistral, Granite, SmolLM3. */
+/* Llama, and what differs from it by a few numbers: Mistral, Mixtral, Granite, SmolLM3. */
 #include "arch/decoder.h"
 
 static bool every_layer(const fb_decoder *d, int64_t layer, int64_t pattern) {
@@ -20,6 +20,24 @@ static fb_status read_mistral(const fb_config *config, fb_spec *spec, fb_decoder
 
 fb_status fb_mistral_describe(const fb_config *config, fb_spec *spec, fb_error *err) {
     return fb_decoder_describe(config, spec, false, read_mistral, err);
+}
+
+/* Experts of a Mistral. */
+static fb_status read_mixtral(const fb_config *config, fb_spec *spec, fb_decoder *d, fb_error *err) {
+    FB_TRY(fb_json_int(config->what, config->json, "num_local_experts", 1, FB_LIMIT_EXPERTS, 8, &d->experts,
+                       err));
+    FB_TRY(fb_decoder_experts_used(config, d, 2, err));
+    d->shares_sum_to_one = true;
+    d->router = "block_sparse_moe.gate";
+    d->expert_gate = "block_sparse_moe.experts.[].w1";
+    d->expert_up = "block_sparse_moe.experts.[].w3";
+    d->expert_down = "block_sparse_moe.experts.[].w2";
+    d->rope_base = 1e6;
+    return fb_decoder_windows(config, spec, d, 0, false, every_layer, 0, err);
+}
+
+fb_status fb_mixtral_describe(const fb_config *config, fb_spec *spec, fb_error *err) {
+    return fb_decoder_describe(config, spec, false, read_mixtral, err);
 }
 
 static fb_status read_granite(const fb_config *config, fb_spec *spec, fb_decoder *d, fb_error *err) {

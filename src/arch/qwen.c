@@ -1,4 +1,5 @@
-/* Qwen 2 and 2.5: Llama with biases of q, k and v. Qwen 3: with norms of the heads of q and k instead. */
+/* Qwen 2 and 2.5: Llama with biases of q, k and v. Qwen 3: with norms of the heads of q and k instead; also
+ * as a mixture of experts. */
 #include "arch/decoder.h"
 
 /* Layers from max_window_layers on, if windows are used at all. */
@@ -29,4 +30,33 @@ static fb_status read_qwen3(const fb_config *config, fb_spec *spec, fb_decoder *
 
 fb_status fb_qwen3_describe(const fb_config *config, fb_spec *spec, fb_error *err) {
     return fb_decoder_describe(config, spec, false, read_qwen3, err);
+}
+
+static fb_status read_qwen3_moe(const fb_config *config, fb_spec *spec, fb_decoder *d, fb_error *err) {
+    const char *what = config->what;
+    const fb_json *dense = fb_json_member(config->json, "mlp_only_layers");
+    int64_t step;
+    char text[64];
+    /* Newer configs have the second name. */
+    FB_TRY(fb_json_int(what, config->json, "num_experts", 1, FB_LIMIT_EXPERTS, 128, &d->experts, err));
+    FB_TRY(fb_json_int(what, config->json, "num_local_experts", 1, FB_LIMIT_EXPERTS, d->experts, &d->experts,
+                       err));
+    FB_TRY(fb_decoder_experts_used(config, d, 8, err));
+    FB_TRY(fb_json_int(what, config->json, "moe_intermediate_size", 1, FB_LIMIT_WIDTH, 768, &d->mlp, err));
+    FB_TRY(fb_json_int(what, config->json, "decoder_sparse_step", 1, FB_LIMIT_LAYERS, 1, &step, err));
+    FB_TRY(fb_json_bool(what, config->json, "norm_topk_prob", false, &d->shares_sum_to_one, err));
+    if (step != 1 || (dense && fb_json_size(dense) > 0))
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: %s: %s (only layers with experts)", what,
+                       step != 1 ? "decoder_sparse_step" : "mlp_only_layers",
+                       fb_json_show(step != 1 ? fb_json_member(config->json, "decoder_sparse_step") : dense,
+                                    text, sizeof text));
+    d->router = "mlp.gate";
+    d->expert_gate = "mlp.experts.[].gate_proj";
+    d->expert_up = "mlp.experts.[].up_proj";
+    d->expert_down = "mlp.experts.[].down_proj";
+    return read_qwen3(config, spec, d, err);
+}
+
+fb_status fb_qwen3_moe_describe(const fb_config *config, fb_spec *spec, fb_error *err) {
+    return fb_decoder_describe(config, spec, false, read_qwen3_moe, err);
 }

@@ -32,13 +32,33 @@ void fb_unpack_row(fb_dtype dtype, const void *packed, int64_t cols, int64_t row
     each_piece(dtype, to, (uint8_t *)(uintptr_t)packed, cols, row, out_of);
 }
 
-void fb_pack(const fb_weight *w, void *packed) {
+fb_weight fb_weight_expert(const fb_weight *w, int64_t expert) {
+    fb_weight one = *w;
+    if (!w->experts) return one;
+    one.rows = w->rows / w->experts;
+    int64_t bytes =
+        w->packed ? fb_pack_bytes(w->dtype, one.rows, w->cols) : fb_dtype_bytes(w->dtype, one.rows * w->cols);
+    one.data = w->parts ? w->parts[expert] : (const uint8_t *)w->data + expert * bytes;
+    one.experts = 0;
+    one.parts = NULL;
+    return one;
+}
+
+static void pack_matrix(const fb_weight *w, void *packed) {
     int64_t row_bytes = fb_dtype_bytes(w->dtype, w->cols), group = FB_PACK_ROWS * row_bytes;
     uint8_t *last = (uint8_t *)packed + w->rows / FB_PACK_ROWS * group;
     if (w->rows % FB_PACK_ROWS) memset(last, 0, (size_t)group);
     for (int64_t row = 0; row < w->rows; row++) {
         int64_t from = fb_order_row(w->order, w->rows, w->head_dim, row);
         fb_pack_row(w->dtype, (const uint8_t *)w->data + from * row_bytes, w->cols, row, packed);
+    }
+}
+
+void fb_pack(const fb_weight *w, void *packed) {
+    int64_t count = w->experts ? w->experts : 1, bytes = fb_pack_bytes(w->dtype, w->rows / count, w->cols);
+    for (int64_t e = 0; e < count; e++) {
+        fb_weight one = fb_weight_expert(w, e);
+        pack_matrix(&one, (uint8_t *)packed + e * bytes);
     }
 }
 
@@ -63,7 +83,22 @@ static void copy_transposed(const fb_weight *w, int64_t first, int64_t count, ui
                            (size_t)size);
 }
 
+/* Rows of one matrix after the other. */
+static void copy_parts(const fb_weight *w, int64_t first, int64_t count, uint8_t *to) {
+    int64_t each = w->rows / w->experts, bytes = fb_dtype_bytes(w->dtype, w->cols);
+    while (count > 0) {
+        fb_weight one = fb_weight_expert(w, first / each);
+        int64_t row = first % each, n = each - row < count ? each - row : count;
+        fb_weight_copy(&one, row, n, to);
+        first += n, count -= n, to += n * bytes;
+    }
+}
+
 void fb_weight_copy(const fb_weight *weight, int64_t first, int64_t count, void *to) {
+    if (weight->parts) {
+        copy_parts(weight, first, count, to);
+        return;
+    }
     fb_weight w = as_rows(weight);
     if (w.rows != weight->rows) count = w.rows;
     int64_t bytes = fb_dtype_bytes(w.dtype, w.cols);
@@ -89,6 +124,11 @@ static int64_t element_at(const fb_weight *w, int64_t row, int64_t col) {
 /* ---- one row, one element ---- */
 
 void fb_weight_row(const fb_weight *w, int64_t row, int64_t first, int64_t count, float *out) {
+    if (w->experts) {
+        fb_weight one = fb_weight_expert(w, row / (w->rows / w->experts));
+        fb_weight_row(&one, row % one.rows, first, count, out);
+        return;
+    }
     if (w->order == FB_ROWS_TRANSPOSED || (w->rows == 1 && w->order != FB_ROWS_SAME)) {
         for (int64_t i = 0; i < count; i++) out[i] = (float)fb_weight_get(w, row, first + i);
         return;
@@ -108,6 +148,10 @@ void fb_weight_row(const fb_weight *w, int64_t row, int64_t first, int64_t count
 }
 
 double fb_weight_get(const fb_weight *w, int64_t row, int64_t col) {
+    if (w->experts) {
+        fb_weight one = fb_weight_expert(w, row / (w->rows / w->experts));
+        return fb_weight_get(&one, row % one.rows, col);
+    }
     if (!w->packed) return fb_dtype_get(w->dtype, w->data, element_at(w, row, col));
     uint8_t block[64];
     const uint8_t *group =

@@ -38,6 +38,9 @@ void fb_weight_copy(const fb_weight *weight, int64_t first, int64_t count, void 
  * are whole blocks, or reach to the end of the row. */
 void fb_weight_row(const fb_weight *weight, int64_t row, int64_t first, int64_t count, float *out);
 
+/* Matrix `expert` of a file's or the CPU device's weight. Packed matrices begin at a group of rows each. */
+fb_weight fb_weight_expert(const fb_weight *weight, int64_t expert);
+
 /* One element. */
 double fb_weight_get(const fb_weight *weight, int64_t row, int64_t col);
 

@@ -26,6 +26,10 @@ typedef struct fb_weight {
     const void *data; /* NULL: absent, as a bias may be */
     fb_dtype dtype;
     int64_t rows, cols;
+    /* Of a mixture of experts: how many matrices of equal size it is; 0: it is one. Each begins at its part.
+     * NULL: they lie one behind another. */
+    int64_t experts;
+    const void *const *parts;
     fb_row_order order; /* file: the order of its rows … */
     int64_t head_dim;   /* … and the elements in a head */
     bool mapped;        /* file: it lies in the mapping, whose pages may be dropped and read again */

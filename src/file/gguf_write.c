@@ -156,7 +156,8 @@ void fb_gguf_copy(fb_gguf_writer *w, const fb_gguf *from, const char *prefix, co
 
 /* ---- tensors ------------------------------------------------------------------------------------------- */
 
-void fb_gguf_put_tensor(fb_gguf_writer *w, const char *name, fb_dtype dtype, int64_t rows, int64_t cols) {
+void fb_gguf_put_tensor(fb_gguf_writer *w, const char *name, fb_dtype dtype, int64_t experts, int64_t rows,
+                        int64_t cols) {
     int64_t index = (int64_t)w->tensors.count++;
     int64_t *sizes = realloc(w->sizes, (size_t)(index + 1) * sizeof *sizes);
     if (!sizes) {
@@ -166,9 +167,10 @@ void fb_gguf_put_tensor(fb_gguf_writer *w, const char *name, fb_dtype dtype, int
     w->sizes = sizes;
     w->sizes[index] = fb_dtype_bytes(dtype, (rows ? rows : 1) * cols);
     put_text(w, &w->tensors, name, strlen(name));
-    put_int(w, &w->tensors, rows ? 2 : 1, 4);
+    put_int(w, &w->tensors, experts ? 3 : rows ? 2 : 1, 4);
     put_int(w, &w->tensors, (uint64_t)cols, 8); /* the fastest dimension comes first */
-    if (rows) put_int(w, &w->tensors, (uint64_t)rows, 8);
+    if (rows) put_int(w, &w->tensors, (uint64_t)(experts ? rows / experts : rows), 8);
+    if (experts) put_int(w, &w->tensors, (uint64_t)experts, 8);
     put_int(w, &w->tensors, tensor_types[dtype], 4);
     put_int(w, &w->tensors, (uint64_t)w->at, 8);
     w->at += w->sizes[index] + padding(w->sizes[index]);

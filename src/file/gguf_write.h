@@ -33,8 +33,10 @@ void fb_gguf_put_i32s(fb_gguf_writer *writer, const char *key, int64_t count);
 void fb_gguf_item_string(fb_gguf_writer *writer, const char *text, int64_t size);
 void fb_gguf_item_i32(fb_gguf_writer *writer, int32_t value);
 
-/* A tensor of [rows, cols], or a vector of cols if rows is 0; of whole blocks in a row. */
-void fb_gguf_put_tensor(fb_gguf_writer *writer, const char *name, fb_dtype dtype, int64_t rows, int64_t cols);
+/* A tensor of [rows, cols], or a vector of cols if rows is 0; of whole blocks in a row. `experts`: the rows
+ * are those of so many matrices, [experts, rows / experts, cols]; 0: of one. */
+void fb_gguf_put_tensor(fb_gguf_writer *writer, const char *name, fb_dtype dtype, int64_t experts,
+                        int64_t rows, int64_t cols);
 
 /* Writes all that; then comes the data of each tensor, in the order of the list and in parts of any size. */
 fb_status fb_gguf_writer_begin(fb_gguf_writer *writer, fb_error *err);

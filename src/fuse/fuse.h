@@ -16,6 +16,9 @@
     X(ATTN_FLASH, attn_flash, TOL, "scores + softmax + values, without a buffer of scores")                  \
     X(ROPE_KV, rope_kv, BIT, "rope on q and k + the append to the KV cache")                                 \
     X(QUANT_GEMM, quant_gemm, BIT, "quantising x + the projection(s) that multiply its integers")            \
+    X(ROUTER, router, BIT, "norm + router + the choice of experts")                                          \
+    X(EXPERTS, experts, BIT,                                                                                 \
+      "experts: gate and up + silu or gelu + product; down + weighted sum + residual")                       \
     X(SWIGLU_DUAL, swiglu_dual, BIT, "gate and up projections + silu or gelu + product")                     \
     X(SWIGLU_GEMM, swiglu_gemm, BIT, "silu or gelu on the sums of the gate projection")                      \
     X(SWIGLU_VEC, swiglu_vec, BIT, "silu or gelu + product")                                                 \

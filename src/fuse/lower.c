@@ -7,7 +7,8 @@
 #include "fuse/match.h"
 
 static bool multiplies_integers(const fb_program *p, const fb_op *op) {
-    return op->kind == FB_OP_LINEAR && fb_pack_has(p->slots[op->weights[0]].dtype);
+    return (op->kind == FB_OP_LINEAR || op->kind == FB_OP_EXPERT_LINEAR) &&
+           fb_pack_has(p->slots[op->weights[0]].dtype);
 }
 
 bool fb_program_quantizes(const fb_program *p) {

@@ -36,13 +36,29 @@ const fb_pattern fb_pattern_table[] = {
      {{2, 0, 1, true}},
      fb_condition_rope_kv, fb_rewrite_rope_kv, "no rotary positions"},
 
-    {FB_FUSE_QUANT_GEMM, FB_BODY, 2, {K(QUANTIZE), LINEARS},
+    {FB_FUSE_QUANT_GEMM, FB_BODY, 2, {K(QUANTIZE), LINEARS | K(EXPERT_LINEAR)},
      {{1, FB_ANY, 0, false}},
      NULL, fb_rewrite_quant_gemm, "no weights of Q8_0 or Q4_0"},
 
     {FB_FUSE_QUANT_GEMM, FB_EPILOGUE, 2, {K(QUANTIZE), LINEARS | K(HEAD_ARGMAX)},
      {{1, 0, 0, false}},
      NULL, fb_rewrite_quant_gemm, "no weights of Q8_0 or Q4_0"},
+
+    {FB_FUSE_ROUTER, FB_BODY, 3, {NORMS, K(LINEAR), K(TOP_K)},
+     {{1, 0, 0, false}, {2, 0, 1, true}},
+     fb_condition_router, fb_rewrite_router, "no mixture of experts"},
+
+    {FB_FUSE_EXPERTS, FB_BODY, 4, {K(EXPERT_LINEAR), ACTS, K(EXPERT_LINEAR), K(MUL)},
+     {{1, 0, 0, true}, {3, FB_ANY, 1, true}, {3, FB_ANY, 2, true}},
+     fb_condition_same_input, fb_rewrite_experts_gated, "no mixture of experts"},
+
+    {FB_FUSE_EXPERTS, FB_BODY, 3, {K(EXPERT_LINEAR), K(EXPERT_SUM), K(ADD)},
+     {{1, 0, 0, true}, {2, FB_ANY, 1, true}},
+     NULL, fb_rewrite_experts_sum, "no mixture of experts"},
+
+    {FB_FUSE_EXPERTS, FB_BODY, 2, {K(EXPERT_LINEAR), K(EXPERT_SUM)},
+     {{1, 0, 0, true}},
+     NULL, fb_rewrite_experts_sum, "no mixture of experts"},
 
     {FB_FUSE_SWIGLU_DUAL, FB_BODY, 4, {K(LINEAR), ACTS, K(LINEAR), K(MUL)},
      {{1, 0, 0, true}, {3, FB_ANY, 1, true}, {3, FB_ANY, 2, true}},

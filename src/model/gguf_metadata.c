@@ -19,7 +19,8 @@ static const struct {
     {"gemma2", FB_OP_GELU_TANH, true}, {"gemma3_text", FB_OP_GELU_TANH, true},
     {"phi3", FB_OP_SILU, true},        {"olmo2", FB_OP_SILU, true},
     {"granite", FB_OP_SILU, true},     {"smollm3", FB_OP_SILU, true},
-    {"stablelm", FB_OP_SILU, false},
+    {"stablelm", FB_OP_SILU, false},   {"mixtral", FB_OP_SILU, true},
+    {"qwen3_moe", FB_OP_SILU, true},
 };
 
 /* general.file_type: most of the tensors are of … */
@@ -106,7 +107,7 @@ static fb_status check_unsaid(const fb_spec *spec, fb_error *err) {
     if (h->window && (gemma ? h->window_pattern < 2 : h->window_pattern != 1))
         return fb_fail(err, FB_ERROR_UNSUPPORTED,
                        "layer_types: windows in some layers (not written to a GGUF file of this kind)");
-    if (h->window && !gemma && !is(spec, "mistral") && !is(spec, "phi3"))
+    if (h->window && !gemma && !is(spec, "mistral") && !is(spec, "mixtral") && !is(spec, "phi3"))
         return fb_fail(err, FB_ERROR_UNSUPPORTED, "sliding_window: %lld (a GGUF file of a %s has none)",
                        (long long)h->window, spec->architecture);
     if (is(spec, "smollm3") ? !h->still_fourth : h->still)
@@ -122,6 +123,9 @@ static fb_status check_unsaid(const fb_spec *spec, fb_error *err) {
                        "layer_types: (in a GGUF file of a gemma2, every other layer has the window)");
     if (gemma2 && !h->window)
         return fb_fail(err, FB_ERROR_UNSUPPORTED, "sliding_window: null (readers of a GGUF file take 4096)");
+    if (h->experts && !h->shares_sum_to_one)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED, "norm_topk_prob: false (in a GGUF file of a %s, true)",
+                       spec->architecture);
     if (p->long_context && !is(spec, "phi3"))
         return fb_fail(err, FB_ERROR_UNSUPPORTED, "rope_type: longrope (in a GGUF file, only of a phi3)");
     return FB_OK;
@@ -132,6 +136,11 @@ static void put_family(const fb_spec *spec, const target *t) {
     const fb_hyper *h = &spec->hyper;
     char full[96];
     if (h->window) put_u32(t, "attention.sliding_window", h->window);
+    if (h->experts) {
+        put_u32(t, "expert_count", h->experts);
+        put_u32(t, "expert_used_count", h->experts_used);
+    }
+    if (is(spec, "qwen3_moe")) put_u32(t, "expert_feed_forward_length", h->mlp);
     if (is(spec, "gemma3_text") && h->window)
         put_u32(t, "attention.sliding_window_pattern", h->window_pattern);
     if (h->rope_base_window != 0) put_f32(t, "rope.freq_base_swa", h->rope_base_window);

@@ -67,6 +67,17 @@ static bool is_position(const fb_program *p, int32_t slot) {
     return false;
 }
 
+/* A router is small, and its roundings would choose other experts. */
+static bool is_router(const fb_program *p, int32_t slot) {
+    for (int32_t i = 0; i < p->op_count[FB_BODY]; i++) {
+        const fb_op *linear = &p->ops[FB_BODY][i];
+        for (int32_t k = 0; linear->weights[0] == slot && k < p->op_count[FB_BODY]; k++)
+            if (p->ops[FB_BODY][k].kind == FB_OP_TOP_K && p->ops[FB_BODY][k].in[0] == linear->out[0])
+                return true;
+    }
+    return false;
+}
+
 /* The LM head, also where its outputs are scaled or capped. */
 static int32_t head_of(const fb_program *p) {
     int32_t value = p->logits;
@@ -82,7 +93,7 @@ static int32_t head_of(const fb_program *p) {
 static fb_dtype choose_type(const quantizer *q, int32_t slot, bool *no_blocks) {
     const fb_program *p = &q->model->spec->program;
     *no_blocks = false;
-    if (p->slots[slot].vector || is_position(p, slot)) return FB_F32;
+    if (p->slots[slot].vector || is_position(p, slot) || is_router(p, slot)) return FB_F32;
     fb_dtype type = slot == head_of(p) ? q->options->head : q->options->type;
     *no_blocks = p->slots[slot].cols % fb_dtype_block(type) != 0;
     return *no_blocks ? FB_F16 : type;
@@ -168,11 +179,11 @@ static void declare(const quantizer *q) {
         const item *t = &q->items[i];
         int64_t rows = t->of ? t->of : t->weight.rows;
         if (!t->part)
-            fb_gguf_put_tensor(q->writer, t->name, t->type, t->vector ? 0 : rows,
+            fb_gguf_put_tensor(q->writer, t->name, t->type, t->weight.experts, t->vector ? 0 : rows,
                                t->vector ? rows : t->weight.cols);
     }
     for (int32_t i = 0; i < q->rope.count; i++)
-        fb_gguf_put_tensor(q->writer, q->rope.name[i], FB_F32, 0, q->model->spec->hyper.rotary / 2);
+        fb_gguf_put_tensor(q->writer, q->rope.name[i], FB_F32, 0, 0, q->model->spec->hyper.rotary / 2);
 }
 
 /* ---- rows ---------------------------------------------------------------------------------------------- */
@@ -196,7 +207,8 @@ static uint8_t *bytes_at(uint8_t *rows, const quantizer *q, int64_t place) {
 
 /* A row as ops read it; `place` is its number in the batch. */
 static const uint8_t *source_row(const quantizer *q, const fb_weight *w, int64_t row, int64_t place) {
-    if (w->order == FB_ROWS_SAME) return (const uint8_t *)w->data + row * fb_dtype_bytes(w->dtype, w->cols);
+    if (w->order == FB_ROWS_SAME && !w->parts)
+        return (const uint8_t *)w->data + row * fb_dtype_bytes(w->dtype, w->cols);
     fb_weight_copy(w, row, 1, bytes_at(q->from, q, place));
     return bytes_at(q->from, q, place);
 }

@@ -15,7 +15,7 @@ static fb_status cut_layer(fb_ops_layer *l, fb_error *err) {
     for (int32_t c = 0; c < p->carry_count; c++)
         if (p->carries[c].next == p->residual) l->out = p->carries[c].from;
     if (l->out == FB_NONE) return fb_fail(err, FB_ERROR_SYSTEM, "layer: it carries no hidden state");
-    bool other = false;
+    bool other = l->spec->hyper.experts > 0;
     for (int32_t s = 0; s < p->slot_count; s++) other = other || p->slots[s].of || p->slots[s].plus_one;
     for (int32_t i = 0; i < p->op_count[FB_PROLOGUE]; i++)
         other =
@@ -23,8 +23,8 @@ static fb_status cut_layer(fb_ops_layer *l, fb_error *err) {
     if (p->kind_count > 1 || p->kinds[0].window || p->long_context || other)
         return fb_fail(
             err, FB_ERROR_UNSUPPORTED,
-            "layer: %s: windows, layers that differ, merged weights, norms stored less 1 or scaled "
-            "angles (run the model itself)",
+            "layer: %s: windows, layers that differ, merged weights, norms stored less 1, scaled angles or "
+            "experts (run the model itself)",
             l->spec->architecture);
     p->layers = 1;
     p->carry_count = 0;

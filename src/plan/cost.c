@@ -311,19 +311,89 @@ static void count_attention(counting *c) {
         add_work(c, FB_TERM_VALUES + many, positions, macs);
 }
 
+/* ---- experts ---- */
+
+double fb_cost_chosen(const fb_op *op, const fb_weight *w, int64_t rows) {
+    if (!w->experts) return 1;
+    return 1 - pow(1 - (double)op->attr.used / (double)w->experts, (double)(rows ? rows : 1));
+}
+
+double fb_cost_chosen_of(const fb_bound *bound, const fb_op *op, int64_t rows) {
+    if (op->weights[0] == FB_NONE) return 1;
+    return fb_cost_chosen(op, &bound->weights[op->weights[0] * bound->program->layers], rows);
+}
+
+static void count_choice(counting *c, int64_t experts) {
+    int64_t rows = busiest(c->shape.rows, 1, c->shape.workers);
+    add_work(c, FB_TERM_SILU, (double)rows, (double)(rows * experts));
+    c->cost.flops += c->shape.rows * experts * (FB_FLOPS_FUNCTION + c->op->attr.used);
+}
+
+static void count_top_k(counting *c) { count_choice(c, columns(c, c->op->in[0])); }
+
+/* One worker does all of a row. */
+static void count_router(counting *c) {
+    const fb_weight *m = weight(c, 0);
+    int64_t rows = busiest(c->shape.rows, 1, c->shape.workers);
+    c->cost.workers = (int32_t)(c->shape.rows < c->shape.workers ? c->shape.rows : c->shape.workers);
+    add_work(c, norm_term(c->op->attr.segment[0].norm), (double)rows, (double)(rows * m->cols));
+    count_products(c, m, (double)(m->rows * rows) / (double)c->shape.rows, FB_DOT_FLOAT);
+    c->cost.flops += c->shape.rows * m->rows * 2 * m->cols;
+    c->cost.foreign = foreign(c, c->cost.act_read / c->cost.workers);
+    count_choice(c, m->rows);
+}
+
+static void count_experts(counting *c) {
+    const fb_op_attr *attr = &c->op->attr;
+    bool group = c->op->kind == FB_OP_EXPERT_GROUP;
+    int segments = group ? attr->segments : 1;
+    double all = (double)c->cost.weight_bytes;
+    c->cost.weight_bytes = 0;
+    for (int s = 0; s < segments; s++) {
+        const fb_weight *m = weight(c, 4 * s);
+        int64_t outs = m->rows / m->experts;
+        double part = (double)busiest(outs, GRAIN, c->shape.workers), pairs = attr->used;
+        fb_segment segment = attr->segment[s];
+        if (!group) segment.norm = segment.act = FB_OP_COUNT;
+        if (s == 0) count_prepare(c, 0, &segment, m->cols * attr->used);
+        count_products(c, m, part * pairs, segment.dot);
+        /* Many rows: each expert that is used is decoded once. */
+        double once = part * (double)m->experts * fb_cost_chosen(c->op, m, c->shape.rows);
+        fb_work *decoded = &c->cost.work[FB_TERM_DECODED];
+        if (c->shape.rows > 1 && decoded->calls > 0 && s == 0)
+            *decoded = (fb_work){once * segments, once * segments * (double)m->cols};
+        c->cost.flops += c->shape.rows * attr->used * outs * 2 * m->cols;
+        if (group) add_work(c, FB_TERM_ADD, 0, part * pairs * (double)c->shape.rows);
+        if (segment.act != FB_OP_COUNT)
+            add_work(c, function_term(segment.act), 0, part * pairs * (double)c->shape.rows);
+    }
+    int64_t grains = (weight(c, 0)->rows / weight(c, 0)->experts + GRAIN - 1) / GRAIN;
+    c->cost.workers = (int32_t)(grains < c->shape.workers ? grains : c->shape.workers);
+    c->cost.weight_bytes = (int64_t)(all * fb_cost_chosen(c->op, weight(c, 0), c->shape.rows));
+}
+
+static void count_expert_sum(counting *c) {
+    int64_t part = busiest(columns(c, c->op->out[0]), GRAIN, c->shape.workers);
+    double units = (double)(c->shape.rows * part * c->op->attr.used);
+    add_work(c, FB_TERM_ADD, (double)c->shape.rows, units);
+    c->cost.flops = c->shape.rows * columns(c, c->op->in[0]) * 2;
+}
+
 /* ---- the table ---- */
 
 static void (*const counters[FB_OP_COUNT])(counting *) = {
-    [FB_OP_EMBED] = count_table,         [FB_OP_EMBED_POSITION] = count_table,
-    [FB_OP_ROPE_ANGLES] = count_angles,  [FB_OP_LAYERNORM] = count_norm,
-    [FB_OP_RMSNORM] = count_norm,        [FB_OP_ADD_NORM] = count_add_norm,
-    [FB_OP_QUANTIZE] = count_quantize,   [FB_OP_LINEAR] = count_linear,
-    [FB_OP_LINEAR_GROUP] = count_linear, [FB_OP_HEAD_ARGMAX] = count_linear,
-    [FB_OP_ROPE] = count_heads,          [FB_OP_KV_APPEND] = count_heads,
-    [FB_OP_ROPE_KV] = count_heads,       [FB_OP_ATTN_SCORES] = count_attention,
-    [FB_OP_SOFTMAX] = count_attention,   [FB_OP_ATTN_VALUES] = count_attention,
-    [FB_OP_ATTN_ROWS] = count_attention, [FB_OP_ATTN_FLASH] = count_attention,
-    [FB_OP_NORM_ADD] = count_norm_add,
+    [FB_OP_EMBED] = count_table,          [FB_OP_EMBED_POSITION] = count_table,
+    [FB_OP_ROPE_ANGLES] = count_angles,   [FB_OP_LAYERNORM] = count_norm,
+    [FB_OP_RMSNORM] = count_norm,         [FB_OP_ADD_NORM] = count_add_norm,
+    [FB_OP_QUANTIZE] = count_quantize,    [FB_OP_LINEAR] = count_linear,
+    [FB_OP_LINEAR_GROUP] = count_linear,  [FB_OP_HEAD_ARGMAX] = count_linear,
+    [FB_OP_ROPE] = count_heads,           [FB_OP_KV_APPEND] = count_heads,
+    [FB_OP_ROPE_KV] = count_heads,        [FB_OP_ATTN_SCORES] = count_attention,
+    [FB_OP_SOFTMAX] = count_attention,    [FB_OP_ATTN_VALUES] = count_attention,
+    [FB_OP_ATTN_ROWS] = count_attention,  [FB_OP_ATTN_FLASH] = count_attention,
+    [FB_OP_NORM_ADD] = count_norm_add,    [FB_OP_TOP_K] = count_top_k,
+    [FB_OP_ROUTER] = count_router,        [FB_OP_EXPERT_LINEAR] = count_experts,
+    [FB_OP_EXPERT_GROUP] = count_experts, [FB_OP_EXPERT_SUM] = count_expert_sum,
 };
 
 /* The position at which a layer without windows sees as many tokens as the mean layer sees at `position`. */

@@ -82,4 +82,9 @@ static inline int64_t fb_cost_bytes(const fb_cost *c) {
 /* The cost of one call of an op, in the first layer. */
 fb_cost fb_cost_of(const fb_bound *bound, fb_section section, int32_t index, const fb_shape *shape);
 
+/* Of an expert weight, the share that `rows` rows use, if they choose alike; otherwise 1. And of an op's
+ * first weight. */
+double fb_cost_chosen(const fb_op *op, const fb_weight *weight, int64_t rows);
+double fb_cost_chosen_of(const fb_bound *bound, const fb_op *op, int64_t rows);
+
 #endif

@@ -37,7 +37,8 @@ static int64_t decoded_bytes(const fb_bound *bound, const fb_op *op, int64_t row
         const fb_weight *w = &bound->weights[op->weights[k] * bound->program->layers];
         if (fb_dtype_is_float(w->dtype) || fb_pack_has(w->dtype)) continue;
         int64_t elements = (table ? rows : w->rows) * w->cols;
-        more += fb_dtype_bytes(FB_F16, elements) - fb_dtype_bytes(w->dtype, elements);
+        int64_t all = fb_dtype_bytes(FB_F16, elements) - fb_dtype_bytes(w->dtype, elements);
+        more += (int64_t)((double)all * fb_cost_chosen(op, w, rows));
     }
     return more;
 }
@@ -54,6 +55,10 @@ static void count_all(const fb_bound *bound, const fb_shape *shape, bool gpu, fb
             if (gpu) op->cost.weight_bytes += decoded_bytes(bound, &p->ops[s][i], shape->rows);
             op->barrier = gpu || fb_program_barrier(p, (fb_section)s, i, shape->workers);
             price->footprint += (double)(times * (op->cost.weight_bytes + op->cost.kv_bytes));
+            /* Other tokens use other experts: a cache would have to hold all of them. */
+            price->held += (double)times * ((double)op->cost.weight_bytes /
+                                                fb_cost_chosen_of(bound, &p->ops[s][i], shape->rows) +
+                                            (double)op->cost.kv_bytes);
             price->step_bytes += times * fb_cost_bytes(&op->cost);
             price->step_barriers += times * op->barrier;
             if (s != FB_BODY) continue;
@@ -117,7 +122,7 @@ static void price_launches(const fb_bound *bound, const fb_machine *m, const fb_
 
 static void price_on_cpu(const fb_bound *bound, const fb_machine *m, const fb_shape *shape, fb_price *price) {
     const fb_program *p = bound->program;
-    price->bandwidth = fb_machine_bandwidth(m, price->footprint);
+    price->bandwidth = fb_machine_bandwidth(m, price->held);
     for (int s = 0; s < FB_SECTIONS; s++)
         for (int32_t i = 0; i < p->op_count[s]; i++) {
             if (s == FB_EPILOGUE && shape->epilogue_rows == 0) continue;

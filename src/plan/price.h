@@ -20,7 +20,8 @@ typedef struct fb_price {
     double wait;      /* seconds that a GPU waits for a launch, on average */
     double total;     /* seconds of a step, all layers */
     double footprint; /* bytes that a step reads, weights and cache */
-    double bandwidth; /* at that footprint; on a GPU, the most there is */
+    double held;      /* the same, with all experts: what a cache must hold to serve the next step, too */
+    double bandwidth; /* of reads from memory that holds so much; on a GPU, the most there is */
     int64_t layer_bytes, layer_barriers;
     int64_t step_bytes, step_barriers;
 } fb_price;

@@ -9,7 +9,8 @@
 /* Ops that move most of a layer's bytes. They stay in some op: a fuse removes only what is around them. */
 #define STAYS                                                                                                \
     (1ull << FB_OP_LINEAR | 1ull << FB_OP_LINEAR_GROUP | 1ull << FB_OP_HEAD_ARGMAX |                         \
-     1ull << FB_OP_ATTN_SCORES | 1ull << FB_OP_ATTN_VALUES)
+     1ull << FB_OP_EXPERT_LINEAR | 1ull << FB_OP_EXPERT_GROUP | 1ull << FB_OP_ATTN_SCORES |                  \
+     1ull << FB_OP_ATTN_VALUES)
 
 static bool has_op(const fb_program *p, fb_section section, const fb_op *op) {
     for (int32_t i = 0; i < p->op_count[section]; i++) {

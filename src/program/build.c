@@ -178,6 +178,32 @@ int32_t fb_build_softcap(fb_build *b, const char *name, int32_t x, double cap) {
                 (fb_op_attr){.cap = (float)cap});
 }
 
+int32_t fb_build_expert_matrix(fb_build *b, const char *name, int64_t experts, int64_t rows, int64_t cols) {
+    return add_slot(b, name, (fb_slot){.rows = experts * rows, .cols = cols, .experts = experts});
+}
+
+int32_t fb_build_top_k(fb_build *b, const char *name, int32_t scores, int32_t used, bool one) {
+    int32_t out = add_value(b, name, 1, 2 * used);
+    value_at(b, out)->always_f32 = true;
+    return emit(b, FB_OP_TOP_K, scores, FB_NONE, FB_NONE, FB_NONE, out,
+                (fb_op_attr){.used = used, .shares_sum_to_one = one});
+}
+
+int32_t fb_build_expert_linear(fb_build *b, const char *name, int32_t x, int32_t routes, int32_t weight,
+                               bool each) {
+    const fb_slot *slot = &b->program->slots[weight];
+    int32_t used = (int32_t)value_at(b, routes)->width / 2;
+    int32_t out = add_value(b, name, used, slot->rows / slot->experts);
+    return emit(b, FB_OP_EXPERT_LINEAR, x, routes, weight, FB_NONE, out,
+                (fb_op_attr){.used = used, .each = each});
+}
+
+int32_t fb_build_expert_sum(fb_build *b, const char *name, int32_t x, int32_t routes) {
+    return emit(b, FB_OP_EXPERT_SUM, x, routes, FB_NONE, FB_NONE,
+                add_value(b, name, 1, value_at(b, x)->width),
+                (fb_op_attr){.used = (int32_t)value_at(b, x)->heads});
+}
+
 void fb_build_carry(fb_build *b, int32_t next, int32_t from) {
     fb_program *p = b->program;
     if (p->carry_count == FB_MAX_CARRIES)

@@ -46,6 +46,15 @@ int32_t fb_build_binary(fb_build *b, fb_op_kind kind, const char *name, int32_t 
 int32_t fb_build_scale(fb_build *b, const char *name, int32_t x, double scale);
 int32_t fb_build_softcap(fb_build *b, const char *name, int32_t x, double cap);
 
+/* The matrices [rows, cols] of all experts; "[]" in the name stands for the expert. */
+int32_t fb_build_expert_matrix(fb_build *b, const char *name, int64_t experts, int64_t rows, int64_t cols);
+/* The `used` largest of softmax(scores), as pairs (expert, share). `one`: shares are divided by their sum. */
+int32_t fb_build_top_k(fb_build *b, const char *name, int32_t scores, int32_t used, bool one);
+/* `each`: x has a part for each of a row's experts. */
+int32_t fb_build_expert_linear(fb_build *b, const char *name, int32_t x, int32_t routes, int32_t weight,
+                               bool each);
+int32_t fb_build_expert_sum(fb_build *b, const char *name, int32_t x, int32_t routes);
+
 void fb_build_carry(fb_build *b, int32_t next, int32_t from);
 
 fb_status fb_build_end(fb_build *b, fb_error *err);

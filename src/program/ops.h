@@ -49,7 +49,14 @@ extern "C" {
     X(ROPE_KV, rope_kv, 5, 2, 0, HEAD, "q and k rotated; k and v become rows p[t] of the layer's cache")     \
     X(ATTN_ROWS, attn_rows, 2, 1, 0, HEAD, "scores, softmax and values of a row, in the plain ops' order")   \
     X(ATTN_FLASH, attn_flash, 2, 1, 0, HEAD, "scores, softmax and values in one pass over the cache")        \
-    X(HEAD_ARGMAX, head_argmax, 1, 1, 1, ANY, "the column of the largest x * weight^T, and that value")
+    X(HEAD_ARGMAX, head_argmax, 1, 1, 1, ANY, "the column of the largest x * weight^T, and that value")      \
+    X(TOP_K, top_k, 1, 1, 0, ANY, "(column, share) of the largest of softmax(x), in the order of columns")   \
+    X(EXPERT_LINEAR, expert_linear, 2, 1, 1, ANY,                                                            \
+      "x * weight^T of each expert in the row's (expert, share)")                                            \
+    X(EXPERT_SUM, expert_sum, 2, 1, 0, ANY, "sum of share * what the row's experts computed")                \
+    X(ROUTER, router, 1, 2, 4, ANY, "a norm of x, and top_k of its linear")                                  \
+    X(EXPERT_GROUP, expert_group, 4, 1, 8, ANY,                                                              \
+      "one or two expert_linears with activation and product, or with sum and residual")
 
 typedef enum fb_op_kind {
 #define X(KIND, name, in, out, w, parts, text) FB_OP_##KIND,
@@ -62,6 +69,9 @@ typedef enum fb_op_kind {
 #define FB_MAX_OUT      3
 #define FB_MAX_WEIGHTS  12
 #define FB_MAX_SEGMENTS 3
+
+/* Experts of a layer, at most. */
+#define FB_LIMIT_EXPERTS 1024
 
 /* Workers divide the outputs of a projection in multiples of this: whole groups of packed rows. */
 #define FB_LINEAR_GRAIN 16
@@ -90,8 +100,9 @@ typedef struct fb_segment {
 } fb_segment;
 
 /* What a linear_group does with its segments. NONE: stores each. MUL: out[0] = segment 0 * segment 1. ADD:
- * out[0] = segment 0 (+ segment 1) + the residual in[FB_RESIDUAL]. */
-typedef enum fb_combine { FB_COMBINE_NONE, FB_COMBINE_MUL, FB_COMBINE_ADD } fb_combine;
+ * out[0] = segment 0 (+ segment 1) + the residual in[FB_RESIDUAL]. SUM, of an expert_group: out[0] = the sum
+ * of share * segment 0 over a row's experts (+ the residual, if there is one). */
+typedef enum fb_combine { FB_COMBINE_NONE, FB_COMBINE_MUL, FB_COMBINE_ADD, FB_COMBINE_SUM } fb_combine;
 #define FB_RESIDUAL 3
 
 /* Parameters of ops. Each comment names the ops that use a field. */
@@ -108,8 +119,11 @@ typedef struct fb_op_attr {
     int32_t rotary;                      /* rope, rope_angles: elements of a head that rotate; even */
     const double *frequencies;           /* rope_angles: [rotary / 2]; belongs to the program */
     int32_t table;                       /* rope_angles: which of the program's tables `frequencies` is */
-    int64_t limit; /* rope_angles: larger positions are treated as this one; 0: no limit */
-    bool screen;   /* head_argmax: use the weight's screen */
+    int64_t limit;          /* rope_angles: larger positions are treated as this one; 0: no limit */
+    bool screen;            /* head_argmax: use the weight's screen */
+    int32_t used;           /* top_k, router, expert_*: experts of a row */
+    bool shares_sum_to_one; /* top_k, router: shares are divided by their sum */
+    bool each;              /* expert_linear, expert_group: x has a part for each of a row's experts */
 } fb_op_attr;
 
 #ifdef __cplusplus

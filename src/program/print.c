@@ -35,6 +35,9 @@ static void print_weights(FILE *f, const fb_program *p, const fb_op *op, const c
         fprintf(f, "%s%s%s ", separator, op->next_layer ? "next " : "", short_name(slot->name));
         if (slot->vector)
             fprintf(f, "[%" PRId64 "]", slot->cols);
+        else if (slot->experts)
+            fprintf(f, "[%" PRId64 ", %" PRId64 ", %" PRId64 "]", slot->experts, slot->rows / slot->experts,
+                    slot->cols);
         else
             fprintf(f, "[%" PRId64 ", %" PRId64 "]", slot->rows, slot->cols);
         separator = ", ";

@@ -41,6 +41,10 @@ typedef struct fb_slot {
     /* Part of a tensor: rows `first` to first + rows - 1 of a tensor of `of` rows. `of` 0: the whole tensor.
      */
     int64_t first, of;
+    /* How many matrices of rows / experts rows it is; 0: one. A checkpoint has a tensor for each, in whose
+     * name
+     * "[]" stands for the expert. A GGUF file has one tensor. */
+    int64_t experts;
     fb_dtype dtype; /* dtype of the weight in every layer; FB_DTYPE_COUNT: unknown, or it differs */
 } fb_slot;
 

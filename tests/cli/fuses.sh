@@ -2,7 +2,7 @@
 # fusebox fuses, and --fuse on the commands that run a model.
 . tests/cli/lib.sh
 
-names="head_screen head_argmax attn_flash rope_kv quant_gemm swiglu_dual swiglu_gemm swiglu_vec down_add bias_act qkv qkv_up norm_linear norm_add add3 add_norm graph step"
+names="head_screen head_argmax attn_flash rope_kv quant_gemm router experts swiglu_dual swiglu_gemm swiglu_vec down_add bias_act qkv qkv_up norm_linear norm_add add3 add_norm graph step"
 
 succeeds "fuses: the built-in model" fuses
 for name in $names; do matches "fuses: $name" "$work/out" "^$name +(bit|tol) +(cpu|cuda|cpu, cuda) +(yes|no|alone)"; done

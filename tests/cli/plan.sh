@@ -56,7 +56,7 @@ is "--json: one line" "$(wc -l <"$work/out")" 1
 # Generous: the machine is shared. On a quiet one both are within 25%.
 holds "--json: well formed; predictions within a factor of 4" python3 -c 'import json,sys; p=json.load(open(sys.argv[1]))
 for s in ("none","plan"): assert 0.25 < p[s]["predicted"]/p[s]["measured"] < 4, (s,p[s]["predicted"],p[s]["measured"])
-assert len(p["fuses"]) == 18' "$work/out"
+assert len(p["fuses"]) == 20' "$work/out"
 matches "graph does not apply" "$work/plan" '^graph +- +does not apply: only on the cuda backend$'
 refuses "too long" 2 'prompt and gen: 513 tokens' plan --prompt 512 --gen 1
 

@@ -57,9 +57,9 @@ static void put_all(fb_gguf_writer *w) {
     fb_gguf_put_i32s(w, "numbers", 2);
     fb_gguf_item_i32(w, -1);
     fb_gguf_item_i32(w, 7);
-    fb_gguf_put_tensor(w, "vector", FB_F32, 0, 3);
-    fb_gguf_put_tensor(w, "whole", FB_F16, 0, 16); /* its end needs no padding */
-    fb_gguf_put_tensor(w, "matrix", FB_Q8_0, 2, 32);
+    fb_gguf_put_tensor(w, "vector", FB_F32, 0, 0, 3);
+    fb_gguf_put_tensor(w, "whole", FB_F16, 0, 0, 16); /* its end needs no padding */
+    fb_gguf_put_tensor(w, "matrix", FB_Q8_0, 0, 2, 32);
 }
 
 static const uint8_t vector[12] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};

@@ -111,7 +111,7 @@ one_script() { # one_script FILE ARGUMENT...
 export goldens
 export -f step_line one_program one_kernel one_golden golden_line proof_line stream_line model_of one_pytest
 
-families="fused linear attention norm rope embed activation quantize elementwise"
+families="fused linear attention norm rope embed activation quantize elementwise experts experts_many"
 
 # ---- the stages -------------------------------------------------------------------------------------------------------
 
@@ -157,6 +157,9 @@ stage_proofs() {
             echo "$work/$type.gguf $act --dot float"
         done
         echo "models/storyteller $act"
+        for case in mistral-window qwen2 qwen3 gemma2 gemma3 phi3-long olmo2 granite smollm3 stablelm mixtral qwen3-moe; do
+            echo "$goldens/$case $act"
+        done
     done | all proof_line
 }
 step_cases() { # models whose layers one kernel does
@@ -256,7 +259,7 @@ stage_torch-bench() {
 budget() { echo $(($(seconds_of "$1") * ${SLOW:-1})); }
 seconds_of() {
     case $1 in
-    build) echo 420 ;; kernels) echo 90 ;; ops) echo 20 ;; python) echo 200 ;; goldens) echo 40 ;; proofs) echo 60 ;; step) echo 40 ;; streams) echo 120 ;; agree) echo 30 ;; twice) echo 60 ;;
+    build) echo 420 ;; kernels) echo 90 ;; ops) echo 20 ;; python) echo 200 ;; goldens) echo 40 ;; proofs) echo 120 ;; step) echo 40 ;; streams) echo 120 ;; agree) echo 30 ;; twice) echo 60 ;;
     memcheck) echo 60 ;; racecheck) echo 60 ;; hf) echo 80 ;; bench) echo 170 ;; torch-bench) echo 400 ;;
     esac
 }

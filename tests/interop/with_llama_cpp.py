@@ -19,7 +19,7 @@ TYPES = {"f16": KINDS.F16, "q8_0": KINDS.Q8_0, "q4_0": KINDS.Q4_0}
 MODELS = ["neox-parallel", "neox-serial", "llama-mha", "llama-gqa-tied", "llama-linear-sharded", "llama-llama3-bias",
           "gpt2"]
 # Logits only. llama.cpp ignores the windows of mistral-window and phi3; the others are refused by quantize, or float32.
-FAMILIES = ["qwen2", "qwen3", "gemma3-old", "granite", "stablelm"]
+FAMILIES = ["qwen2", "qwen3", "gemma3-old", "granite", "stablelm", "mixtral", "qwen3-moe"]
 DIGITS = {"type": "Digits", "individual_digits": True}
 # tokenizer.ggml.pre, the test tokenizer that splits so, and what is changed in it.
 TOKENIZERS = {

@@ -6,9 +6,9 @@
 
 #include "support/support.h"
 
-static const char *const families[] = {"mistral-window", "qwen2",    "qwen2-window", "qwen3", "gemma2",
-                                       "gemma3",         "phi3",     "phi3-long",    "olmo2", "granite",
-                                       "smollm3",        "stablelm", "gemma3-old"};
+static const char *const families[] = {"mistral-window", "qwen2",    "qwen2-window", "qwen3",   "gemma2",
+                                       "gemma3",         "phi3",     "phi3-long",    "olmo2",   "granite",
+                                       "smollm3",        "stablelm", "gemma3-old",   "mixtral", "qwen3-moe"};
 enum { FAMILIES = sizeof families / sizeof *families, TOKENS = 40, VOCAB = 320 };
 
 static void golden(const fb_model *model, const char *name, fb_dtype act, const char *fuse, const char *isa,
@@ -228,7 +228,9 @@ static void round_trips(void **state) {
                  {"phi3-long", NULL},
                  {"granite", NULL},
                  {"smollm3", "no_rope_layers|fourth"},
-                 {"stablelm", NULL}};
+                 {"stablelm", NULL},
+                 {"mixtral", NULL},
+                 {"qwen3-moe", NULL}};
     char *dir = fbt_dir_create();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fb_model *model = fbt_golden_open(cases[i].family);

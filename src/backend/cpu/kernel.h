@@ -27,6 +27,15 @@ static inline bool fb_worker_cancelled(const fb_worker *worker) {
 /* Floats of scratch for one input of a linear, if the kernel must normalise, widen or quantise it. */
 static inline int64_t fb_linear_input(int64_t rows, int64_t cols) { return rows * (cols + cols / 32 * 10); }
 
+/* Rows that an expert takes at a time. */
+#define FB_EXPERT_ROWS 128
+/* Floats of scratch for `rows` rows, each with `used` experts: gathered inputs of two matrices, their order,
+ * and sums. A router needs less. */
+static inline int64_t fb_expert_scratch(int64_t rows, int64_t used, int64_t outputs, int64_t cols) {
+    int64_t pairs = rows * used, block = pairs < FB_EXPERT_ROWS ? pairs : FB_EXPERT_ROWS;
+    return FB_LINEAR_WORK + 2 * fb_linear_input(block, cols) + pairs + 64 + rows * outputs;
+}
+
 /* One worker computes each output element. The order of its sum depends neither on the number of workers nor
  * on the number of rows. So a step gives the same bits however it is divided. */
 typedef void (*fb_cpu_kernel)(const fb_call *call, const fb_worker *worker);

@@ -2,8 +2,8 @@
  * outputs. Fused parts round to the activation dtype where the plain ops would have stored, and quantise as
  * the plain quantize op would have. */
 #include "backend/cpu/norm.h"
+#include "backend/cpu/product.h"
 #include "backend/cpu/screen.h"
-#include "backend/cpu/tile.h"
 
 /* Mean and scale of the rows that a segment normalises. Other segments that normalise the same rows reuse
  * them. */
@@ -24,13 +24,6 @@ _Static_assert(FB_SCREEN_COLS / 32 * sizeof(fb_q8) <= sizeof((tile_work *)NULL)-
 _Static_assert(sizeof(linear_work) <= FB_LINEAR_WORK * sizeof(float), "scratch");
 
 /* ---- inputs ---- */
-
-/* A segment's input: rows of float32 or of quantised blocks, with a stride of `ld` elements or blocks. */
-typedef struct input {
-    const float *x;
-    const fb_q8 *q; /* or NULL */
-    int64_t ld;
-} input;
 
 FB_INLINE void widen(fb_dtype t, const fb_view *x, int64_t rows, int64_t k, float *out) {
     for (int64_t row = 0; row < rows; row++)
@@ -109,19 +102,6 @@ typedef struct block {
     int64_t n, ns;     /* outputs of the segment */
 } block;
 
-FB_INLINE vf activate(fb_dtype t, fb_op_kind act, vf v) {
-    switch (act) {
-    case FB_OP_GELU:
-        return vf_rounded(t, vf_gelu(v));
-    case FB_OP_GELU_TANH:
-        return vf_rounded(t, vf_gelu_tanh(v));
-    case FB_OP_SILU:
-        return vf_rounded(t, vf_silu(v));
-    default:
-        return v;
-    }
-}
-
 /* What the plain linear and activation would have stored for sums i … of a row. */
 FB_INLINE vf finished(fb_dtype t, const fb_weight *bias, fb_op_kind act, const float *sums, int64_t n,
                       int64_t i, int64_t ns) {
@@ -166,39 +146,18 @@ static void store_block(const fb_call *call, int s, const block *b, float *const
     case FB_COMBINE_ADD:
         FB_FOR_DTYPE(call->out[s].dtype, T, store(T, FB_COMBINE_ADD, call, s, b, sums));
         break;
+    case FB_COMBINE_SUM: /* of experts only */
+        break;
     }
 }
 
-/* Computes sums[row * BLOCK_N + n] of the block's rows and outputs. `next` is the address of the weights that
- * the worker reads next; NULL: none. */
 static void sums_of(const fb_call *call, int s, const input *in, const block *b, const uint8_t *next,
                     tile_work *work, float *sums) {
-    const fb_weight *w = &call->weights[4 * s];
-    if (in[s].q) {
-        int64_t blocks = w->cols / 32, groups = (b->ns + FB_PACK_ROWS - 1) / FB_PACK_ROWS;
-        const uint8_t *data =
-            (const uint8_t *)w->data + b->n / FB_PACK_ROWS * blocks * packed_block(w->dtype);
-        const fb_q8 *x = in[s].q + b->row * in[s].ld;
-        if (w->dtype == FB_Q4_0)
-            packed_sums(FB_Q4_0, data, x, in[s].ld, blocks, b->rows, groups, sums, BLOCK_N);
-        else
-            packed_sums(FB_Q8_0, data, x, in[s].ld, blocks, b->rows, groups, sums, BLOCK_N);
-        return;
-    }
-    const float *x = in[s].x + b->row * in[s].ld;
-    if (b->rows == 1 && fb_dtype_is_float(w->dtype))
-        FB_FOR_DTYPE(w->dtype, WT,
-                     tiles_one(WT, vf_address(WT, w->data, b->n * w->cols), x, w->cols, b->ns, next, sums));
-    else
-        tiles_many(w, b->n, b->ns, x, in[s].ld, b->rows, work, sums);
+    products(&call->weights[4 * s], &in[s], b->row, b->rows, b->n, b->ns, next, work, sums);
 }
 
-/* The address of the weights of output n. */
 static const uint8_t *weights_at(const fb_call *call, int s, int64_t n) {
-    const fb_weight *w = &call->weights[4 * s];
-    int64_t at = w->packed ? n / FB_PACK_ROWS * (w->cols / 32) * packed_block(w->dtype)
-                           : fb_dtype_bytes(w->dtype, n * w->cols);
-    return (const uint8_t *)w->data + at;
+    return weight_row(&call->weights[4 * s], n);
 }
 
 /* The most outputs in a block. A single row takes as many as fit: its activations then do not wait for each

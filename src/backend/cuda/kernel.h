@@ -70,6 +70,7 @@ extern const fb_cuda_launch fb_cuda_launches[FB_OP_COUNT];
 
 /* Bytes of scratch, counters included, that the op needs for up to `rows` rows and `capacity` slots. */
 int64_t fb_cuda_linear_scratch(const fb_call *call, int64_t rows);
+int64_t fb_cuda_expert_scratch(const fb_call *call, fb_op_kind kind, int64_t rows);
 int64_t fb_cuda_attention_scratch(const fb_call *call, int64_t rows, int64_t capacity);
 
 #pragma GCC visibility pop

@@ -12,7 +12,10 @@
 
 #include "kernel_harness.h"
 
-enum { ROWS = 7, SCRATCH = FB_LINEAR_WORK * 4 + (1 << 18), POOL = 128 };
+#ifndef FUSED_ROWS
+#define FUSED_ROWS 7
+#endif
+enum { ROWS = FUSED_ROWS, SCRATCH = FB_LINEAR_WORK * 4 + (1 << 18) + ROWS * 1024, POOL = 256 };
 
 static fbt_guard pool[POOL];
 static int pooled;

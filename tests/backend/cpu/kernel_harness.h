@@ -49,7 +49,12 @@
     X(ROPE_KV, "fused")                                                                                      \
     X(ATTN_ROWS, "fused")                                                                                    \
     X(ATTN_FLASH, "fused")                                                                                   \
-    X(HEAD_ARGMAX, "fused")
+    X(HEAD_ARGMAX, "fused")                                                                                  \
+    X(TOP_K, "experts")                                                                                      \
+    X(EXPERT_LINEAR, "experts")                                                                              \
+    X(EXPERT_SUM, "experts")                                                                                 \
+    X(ROUTER, "experts")                                                                                     \
+    X(EXPERT_GROUP, "experts")
 
 extern const char *const kernel_family[FB_OP_COUNT];
 

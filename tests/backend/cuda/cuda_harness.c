@@ -19,7 +19,7 @@ int64_t cuda_launched[FB_OP_COUNT];
     X(fb_gpu_context)                                                                                        \
     X(fb_gpu_take)                                                                                           \
     X(fb_gpu_give) X(fb_gpu_upload) X(fb_gpu_download) X(fb_gpu_wait) X(fb_gpu_check)                        \
-        X(fb_cuda_linear_scratch) X(fb_cuda_attention_scratch)
+        X(fb_cuda_linear_scratch) X(fb_cuda_expert_scratch) X(fb_cuda_attention_scratch)
 /* clang-format on */
 
 static struct {
@@ -347,6 +347,10 @@ static int64_t scratch_of(fb_op_kind kind, const fb_call *c) {
     case FB_OP_LINEAR_GROUP:
     case FB_OP_HEAD_ARGMAX:
         return cuda.fb_cuda_linear_scratch(c, c->rows);
+    case FB_OP_ROUTER:
+    case FB_OP_EXPERT_LINEAR:
+    case FB_OP_EXPERT_GROUP:
+        return cuda.fb_cuda_expert_scratch(c, kind, c->rows);
     case FB_OP_ATTN_SCORES:
     case FB_OP_ATTN_VALUES:
     case FB_OP_ATTN_ROWS:

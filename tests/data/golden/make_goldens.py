@@ -7,6 +7,7 @@ import transformers
 from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM
 
 TOKENS, GREEDY, VOCAB = 24, 32, 320
+EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 
 
 def rope(kind, theta=10000.0, **more):
@@ -90,7 +91,29 @@ CASES |= {
     "smollm3": (family("SmolLM3", no_rope_layer_interval=2, tie_word_embeddings=True), torch.bfloat16, {}, None, False),
     "stablelm": (family("StableLm", use_qkv_bias=True, rope_parameters=rope("default", partial_rotary_factor=0.25),
                  num_key_value_heads=4), torch.float16, {}, None, False),
+    "mixtral": (family("Mixtral", num_hidden_layers=2, num_local_experts=4, num_experts_per_tok=2, sliding_window=None),
+                torch.bfloat16, {}, None, False),
+    "qwen3-moe": (family("Qwen3Moe", num_hidden_layers=2, head_dim=24, num_experts=5, num_experts_per_tok=2,
+                  moe_intermediate_size=32, norm_topk_prob=True), torch.float16, {}, None, False),
 }
+
+# Rounding must not change which experts a token uses: the least distance between the last score that is chosen and the
+# first that is not, in standard deviations. Weights are drawn until it is reached.
+MARGIN = 0.03
+
+
+def margin(model, ids):
+    used, least = model.config.num_experts_per_tok, MARGIN
+    with torch.no_grad():
+        for _ in range(GREEDY):
+            answer = model(ids, output_router_logits=True)
+            scores = torch.cat(answer.router_logits)
+            ranked = scores.sort(descending=True).values
+            least = min(least, ((ranked[:, used - 1] - ranked[:, used]) / scores.std()).min().item())
+            if least < MARGIN:
+                break
+            ids = torch.cat([ids, answer.logits[:, -1:].argmax(-1)], 1)
+    return least
 
 
 def edit_tensors(path, kind):
@@ -108,9 +131,20 @@ def edit_tensors(path, kind):
 
 def make(name, out):
     build, dtype, config_edit, tensor_edit, sharded = CASES[name]
+    ids = torch.randint(0, VOCAB, (1, TOKENS), generator=torch.Generator().manual_seed(7))
     torch.manual_seed(sum(name.encode()))
     model = build().eval()
     model.config._attn_implementation = "eager"
+    draw(model, name, dtype)
+    while "num_experts_per_tok" in vars(model.config) and margin(model, ids) < MARGIN:
+        draw(model, name, dtype)
+    folder = os.path.join(out, name)
+    model.to(dtype).save_pretrained(folder, max_shard_size="80KB" if sharded else "5GB")
+    model = type(model).from_pretrained(folder, dtype=torch.float32, **EAGER).eval()
+    answers(name, model, ids, folder, config_edit, tensor_edit)
+
+
+def draw(model, name, dtype):
     with torch.no_grad():
         for key, p in model.named_parameters():
             noise = torch.randn_like(p)
@@ -119,16 +153,16 @@ def make(name, out):
                 continue
             p.copy_(1 + 0.1 * noise if "norm" in key and key.endswith("weight") or "ln_" in key and key.endswith("weight")
                     else 0.1 * noise if key.endswith("bias") else noise * (0.5 if "emb" in key or "wte" in key else 0.15))
-    folder = os.path.join(out, name)
-    model.to(dtype).save_pretrained(folder, max_shard_size="80KB" if sharded else "5GB")
-    model = type(model).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
-    ids = torch.randint(0, VOCAB, (1, TOKENS), generator=torch.Generator().manual_seed(7))
+            p.copy_(p.to(dtype))
+
+
+def answers(name, model, ids, folder, config_edit, tensor_edit):
     with torch.no_grad():
         answer = model(ids, output_hidden_states=True)
         seq = ids
         for _ in range(GREEDY):
             seq = torch.cat([seq, model(seq).logits[:, -1:].argmax(-1)], 1)
-        truth = type(model).from_pretrained(folder, dtype=torch.float64, attn_implementation="eager").eval()(ids).logits
+        truth = type(model).from_pretrained(folder, dtype=torch.float64, **EAGER).eval()(ids).logits
     golden = {f"hidden.{i}": h[0].contiguous() for i, h in enumerate(answer.hidden_states)}
     golden |= {"input_ids": ids[0].int(), "logits": answer.logits[0].contiguous(), "logits_f64": truth[0].contiguous(),
                "greedy": seq[0, TOKENS:].int().contiguous()}

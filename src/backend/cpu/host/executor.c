@@ -50,6 +50,13 @@ static int64_t scratch_floats(const fb_frame *f) {
             int64_t rows = s == FB_EPILOGUE ? o->epilogue_rows : o->chunk, floats = FB_LINEAR_WORK;
             for (int k = 0; k < FB_MAX_WEIGHTS; k += 4)
                 if (op->weights[k] != FB_NONE) floats += fb_linear_input(rows, p->slots[op->weights[k]].cols);
+            if (op->kind == FB_OP_QUANTIZE)
+                floats = max_of(floats, p->values[op->in[0]].heads * p->values[op->in[0]].width);
+            if (op->attr.used && op->weights[0] != FB_NONE) {
+                const fb_slot *slot = &p->slots[op->weights[0]];
+                int64_t outputs = slot->experts ? slot->rows / slot->experts : slot->rows;
+                floats = fb_expert_scratch(rows, op->attr.used, outputs, slot->cols);
+            }
             most = max_of(most, floats);
         }
     return aligned((most + 64) * 4) / 4;

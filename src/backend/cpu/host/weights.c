@@ -33,10 +33,13 @@ typedef struct cpu_loaded {
     fb_screen *screen; /* screen of the head; NULL: nobody asked for it, or it cannot have one */
 } cpu_loaded;
 
+#define MATRIX_KINDS                                                                                         \
+    (1ull << FB_OP_LINEAR | 1ull << FB_OP_LINEAR_GROUP | 1ull << FB_OP_HEAD_ARGMAX |                         \
+     1ull << FB_OP_EXPERT_LINEAR | 1ull << FB_OP_EXPERT_GROUP)
+
 /* Whether a linear, or a fused op with a linear, reads the slot as its matrix. */
 static bool is_matrix(const fb_op *op, int32_t slot) {
-    if (op->kind != FB_OP_LINEAR && op->kind != FB_OP_LINEAR_GROUP && op->kind != FB_OP_HEAD_ARGMAX)
-        return false;
+    if (!(MATRIX_KINDS >> op->kind & 1)) return false;
     for (int k = 0; k < FB_MAX_WEIGHTS; k += 4)
         if (op->weights[k] == slot) return true;
     return false;
@@ -59,12 +62,15 @@ static bool packs(const fb_weight *w, bool linear) { return linear && fb_pack_ha
 
 static bool moves(const cpu_loaded *l, const fb_weight *w, bool linear) {
     if (!w->data) return false;
-    return w->order != FB_ROWS_SAME || packs(w, linear) || (l->move_floats && linear && crosses_lines(w));
+    return w->order != FB_ROWS_SAME || packs(w, linear) ||
+           (l->move_floats && linear && !w->parts && crosses_lines(w));
 }
 
 /* Bytes of a weight after it is copied. */
 static int64_t loaded_bytes(const fb_weight *w, bool linear) {
-    int64_t bytes = packs(w, linear) ? fb_pack_bytes(w->dtype, w->rows, w->cols) : bytes_of(w);
+    int64_t count = w->experts ? w->experts : 1;
+    int64_t bytes =
+        packs(w, linear) ? count * fb_pack_bytes(w->dtype, w->rows / count, w->cols) : bytes_of(w);
     return (bytes + LINE - 1) / LINE * LINE;
 }
 
@@ -86,7 +92,7 @@ static int64_t each(cpu_loaded *l, visit_fn visit) {
 
 static void add_crossing(cpu_loaded *l, int64_t index, bool linear, int64_t *sum) {
     const fb_weight *w = &l->file->weights[index];
-    if (linear && w->data && crosses_lines(w)) *sum += loaded_bytes(w, linear);
+    if (linear && w->data && !w->parts && crosses_lines(w)) *sum += loaded_bytes(w, linear);
 }
 
 static void add_moving(cpu_loaded *l, int64_t index, bool linear, int64_t *sum) {
@@ -105,6 +111,7 @@ static void place(cpu_loaded *l, int64_t index, bool linear, int64_t *sum) {
     to->data = l->at;
     to->order = FB_ROWS_SAME;
     to->mapped = false;
+    to->parts = NULL;
     to->packed = packs(from, linear);
     l->at += loaded_bytes(from, linear);
 }
@@ -120,13 +127,20 @@ static fb_status take_memory(cpu_loaded *l, fb_error *err) {
 
 /* ---- loading ---- */
 
+static void release(const fb_weight *w) {
+    for (int64_t e = 0; w->mapped && e < (w->parts ? w->experts : 1); e++) {
+        fb_weight one = w->parts ? fb_weight_expert(w, e) : *w;
+        fb_map_release(one.data, (size_t)bytes_of(&one));
+    }
+}
+
 static void move_one(const cpu_loaded *l, int64_t index, uint8_t *to) {
     const fb_weight *from = &l->file->weights[index];
     if (l->base.table[index].packed)
         fb_pack(from, to);
     else
         fb_weight_copy(from, 0, from->rows, to);
-    if (from->mapped) fb_map_release(from->data, (size_t)bytes_of(from));
+    release(from);
 }
 
 typedef struct loading {

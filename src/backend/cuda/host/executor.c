@@ -24,6 +24,21 @@ static fb_status check_options(const fb_program *p, const fb_executor_options *o
 
 /* ---- workspace ---- */
 
+static int64_t product_scratch(fb_op_kind kind, const fb_call *call) {
+    switch (kind) {
+    case FB_OP_LINEAR:
+    case FB_OP_LINEAR_GROUP:
+    case FB_OP_HEAD_ARGMAX:
+        return fb_cuda_linear_scratch(call, call->rows);
+    case FB_OP_ROUTER:
+    case FB_OP_EXPERT_LINEAR:
+    case FB_OP_EXPERT_GROUP:
+        return fb_cuda_expert_scratch(call, kind, call->rows);
+    default:
+        return 0;
+    }
+}
+
 /* The most that an op needs. It depends on shapes, not on addresses. */
 static int64_t workspace_bytes(fb_frame *f) {
     const fb_program *p = f->bound.program;
@@ -33,13 +48,12 @@ static int64_t workspace_bytes(fb_frame *f) {
     for (int s = 0; s < FB_SECTIONS; s++)
         for (int32_t i = 0; i < p->op_count[s]; i++) {
             fb_call call;
-            fb_frame_call(f, (fb_section)s, i, 0, &batch, NULL, &call);
+            /* A weight may have another type in each layer. */
+            for (int64_t layer = 0; layer < (s == FB_BODY ? p->layers : 1); layer++) {
+                fb_frame_call(f, (fb_section)s, i, layer, &batch, NULL, &call);
+                most = max_of(most, product_scratch(p->ops[s][i].kind, &call));
+            }
             switch (p->ops[s][i].kind) {
-            case FB_OP_LINEAR:
-            case FB_OP_LINEAR_GROUP:
-            case FB_OP_HEAD_ARGMAX:
-                most = max_of(most, fb_cuda_linear_scratch(&call, call.rows));
-                break;
             case FB_OP_ATTN_SCORES:
             case FB_OP_ATTN_VALUES:
             case FB_OP_ATTN_ROWS:

@@ -90,6 +90,7 @@ static int64_t place(loader *l, uint8_t *memory) {
                               .dtype = device_dtype(from->dtype),
                               .rows = from->rows,
                               .cols = from->cols,
+                              .experts = from->experts,
                               .packed = fb_pack_has(from->dtype)};
             int64_t each = aligned(fb_dtype_bytes(to->dtype, to->rows * to->cols));
             int64_t row = fb_dtype_bytes(to->dtype, to->cols),
@@ -157,8 +158,10 @@ static fb_status load_one(loader *l, const fb_weight *from, const fb_weight *to,
         FB_TRY(send_rows(l, to, err));
         l->filling ^= 1;
     }
-    if (from->mapped)
-        fb_map_release(from->data, (size_t)fb_dtype_bytes(from->dtype, from->rows * from->cols));
+    for (int64_t e = 0; from->mapped && e < (from->parts ? from->experts : 1); e++) {
+        fb_weight one = from->parts ? fb_weight_expert(from, e) : *from;
+        fb_map_release(one.data, (size_t)fb_dtype_bytes(one.dtype, one.rows * one.cols));
+    }
     return FB_OK;
 }
 

@@ -1,0 +1,55 @@
+/* What projections and experts share: inputs, sums of products with any weight, activations. */
+#ifndef FB_BACKEND_CPU_PRODUCT_H
+#define FB_BACKEND_CPU_PRODUCT_H
+
+#include "backend/cpu/tile.h"
+
+/* An input: rows of float32 or of quantised blocks, with a stride of `ld` elements or blocks. */
+typedef struct input {
+    const float *x;
+    const fb_q8 *q; /* or NULL */
+    int64_t ld;
+} input;
+
+FB_INLINE vf activate(fb_dtype t, fb_op_kind act, vf v) {
+    switch (act) {
+    case FB_OP_GELU:
+        return vf_rounded(t, vf_gelu(v));
+    case FB_OP_GELU_TANH:
+        return vf_rounded(t, vf_gelu_tanh(v));
+    case FB_OP_SILU:
+        return vf_rounded(t, vf_silu(v));
+    default:
+        return v;
+    }
+}
+
+/* The address of row n of a weight. */
+static inline const uint8_t *weight_row(const fb_weight *w, int64_t n) {
+    int64_t at = w->packed ? n / FB_PACK_ROWS * (w->cols / 32) * packed_block(w->dtype)
+                           : fb_dtype_bytes(w->dtype, n * w->cols);
+    return (const uint8_t *)w->data + at;
+}
+
+/* Computes sums[m * BLOCK_N + n] of rows [row, row + rows) of an input and outputs [n, n + ns) of a weight.
+ * `next` is the address of the weights that the worker reads next; NULL: none. */
+static inline void products(const fb_weight *w, const input *in, int64_t row, int64_t rows, int64_t n,
+                            int64_t ns, const uint8_t *next, tile_work *work, float *sums) {
+    if (in->q) {
+        int64_t blocks = w->cols / 32, groups = (ns + FB_PACK_ROWS - 1) / FB_PACK_ROWS;
+        const fb_q8 *x = in->q + row * in->ld;
+        if (w->dtype == FB_Q4_0)
+            packed_sums(FB_Q4_0, weight_row(w, n), x, in->ld, blocks, rows, groups, sums, BLOCK_N);
+        else
+            packed_sums(FB_Q8_0, weight_row(w, n), x, in->ld, blocks, rows, groups, sums, BLOCK_N);
+        return;
+    }
+    const float *x = in->x + row * in->ld;
+    if (rows == 1 && fb_dtype_is_float(w->dtype))
+        FB_FOR_DTYPE(w->dtype, WT,
+                     tiles_one(WT, vf_address(WT, w->data, n * w->cols), x, w->cols, ns, next, sums));
+    else
+        tiles_many(w, n, ns, x, in->ld, rows, work, sums);
+}
+
+#endif
