@@ -24,7 +24,7 @@ typedef struct fb_backend fb_backend;
 typedef struct fb_device fb_device;
 typedef struct fb_loaded fb_loaded;
 typedef struct fb_executor fb_executor;
-typedef struct fb_sequence fb_sequence;
+typedef struct fb_sequence fb_sequence; /* backend/sequence.h */
 
 /* A program with its weights: weights[slot * layers + layer]. A slot that is not per layer repeats its
  * tensor. */
@@ -41,7 +41,8 @@ typedef struct fb_executor_options {
     bool graph;       /* CUDA: record a decode step once and launch it as one graph */
     bool step; /* CUDA: run the layers as one kernel; needs `graph`, and step_why_not must return NULL */
     int64_t capacity; /* slots of a sequence's cache */
-    fb_ring ring;     /* which positions the cache keeps */
+    int64_t block; /* slots of a block of the cache: a power of two, 16 to 128; 0: the cache is one block */
+    fb_ring ring;  /* which positions the cache keeps */
     /* The same for layers of each kind, where a kind has a window of its own; slots 0: as above. No kind has
      * more slots than `capacity`. */
     int64_t slots[FB_MAX_KINDS];
@@ -50,15 +51,16 @@ typedef struct fb_executor_options {
     int64_t epilogue_rows; /* the most rows in a step whose logits are wanted */
 } fb_executor_options;
 
-/* The input of one step. All rows go through the layers. The rows whose logits are wanted also go through the
- * epilogue. */
+/* The input of one step: rows of any number of sequences. All rows go through the layers. The rows whose
+ * logits are wanted also go through the epilogue. The rows of a sequence are in the order of their positions;
+ * a row's bits do not depend on what else is in the batch. */
 typedef struct fb_batch {
     const fb_row *rows; /* [count] */
     int64_t count;
     int64_t wanted;                /* number of rows whose logits are wanted; they are the last rows */
     fb_sequence *const *sequences; /* indexed by fb_row.sequence */
-    int32_t sequence_count;        /* always 1 for now */
-    float *logits;                 /* [wanted, vocab], if the program computes logits */
+    int32_t sequence_count;
+    float *logits; /* [wanted, vocab], if the program computes logits */
     int32_t *best; /* [wanted]: the token with the highest score (-1: a score is NaN), if the program computes
                       only the best token */
     /* Called with the hidden state after each layer. Layer 0 is the embedding. The last call comes after the
@@ -101,20 +103,10 @@ struct fb_loaded {
     fb_loaded *next;
 };
 
-/* The memory of a sequence's cache. Forks share it until one of them writes. */
-typedef struct fb_cache {
-    atomic_int users;
-    uint8_t *memory;
-} fb_cache;
-
-struct fb_sequence {
-    fb_executor *executor;
-    fb_cache *cache;
-};
-
 struct fb_backend {
     const char *name;
     bool graphs; /* it can record a step and launch it as one graph */
+    bool paged;  /* its kernels read caches in blocks, and a step may have rows of several sequences */
     /* device_open sets the backend's own fields and the turn; device_close ends both. */
     fb_status (*device_open)(int32_t index, fb_device **out, fb_error *err);
     void (*device_close)(fb_device *device);
@@ -135,9 +127,10 @@ struct fb_backend {
     fb_status (*run)(fb_executor *executor, const fb_batch *batch, fb_trace *trace, fb_error *err);
     const char *(*variant)(const fb_executor *executor); /* name of the kernels: the instruction set */
     int32_t (*threads)(const fb_executor *executor);
-    /* Memory for one sequence's cache; and a copy of what the tokens before `position` left in it. */
-    fb_status (*cache_take)(fb_executor *executor, uint8_t **out, fb_error *err);
-    void (*cache_give)(fb_executor *executor, uint8_t *memory);
+    /* Memory for `count` blocks of caches; and a copy of one block, with what the tokens before `position`
+     * left in it. The memory is given back to the device, because it may outlive the executor. */
+    fb_status (*cache_take)(fb_executor *executor, int64_t count, uint8_t **out, fb_error *err);
+    void (*cache_give)(fb_device *device, uint8_t *memory);
     fb_status (*cache_copy)(fb_executor *executor, uint8_t *to, const uint8_t *from, int64_t position,
                             fb_error *err);
 };
@@ -170,7 +163,7 @@ fb_status fb_device_screen(fb_device *device, const fb_bound *bound, int32_t thr
 const char *fb_device_step_why_not(fb_device *device, const fb_bound *bound,
                                    const fb_executor_options *options);
 
-/* ---- executors and sequences ---- */
+/* ---- executors ---- */
 
 /* The program must outlive the executor. */
 fb_status fb_executor_open(fb_device *device, const fb_bound *bound, const fb_executor_options *options,
@@ -179,13 +172,9 @@ void fb_executor_close(fb_executor *executor);
 const char *fb_executor_variant(const fb_executor *executor);
 int32_t fb_executor_threads(const fb_executor *executor);
 
-/* Runs one step and adds to `trace`. A sequence that shares its cache first gets a copy of its own. On
- * FB_ERROR_STOPPED (from on_hidden or cancel), what the sequences held before this step is unchanged. */
+/* Runs one step and adds to `trace`. A sequence first gets the blocks that its rows write: new ones, and
+ * copies of those that it shares. On FB_ERROR_STOPPED (from on_hidden or cancel) and FB_ERROR_MEMORY, what
+ * the sequences held before this step is unchanged. */
 fb_status fb_executor_run(fb_executor *executor, const fb_batch *batch, fb_trace *trace, fb_error *err);
-
-/* Opens an empty sequence; and one that shares another's cache until one of them writes. */
-fb_status fb_sequence_open(fb_executor *executor, fb_sequence *out, fb_error *err);
-void fb_sequence_fork(const fb_sequence *from, fb_sequence *out);
-void fb_sequence_close(fb_sequence *sequence);
 
 #endif

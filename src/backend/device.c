@@ -1,7 +1,8 @@
-/* Shared by all backends: the list of open devices, loaded weights, shared caches, and turns. */
+/* Shared by all backends: the list of open devices, loaded weights, turns and steps. */
 #include <stdlib.h>
 
 #include "backend/frame.h"
+#include "backend/sequence.h"
 
 /* Guards the list of open devices and their user counts. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -135,71 +136,70 @@ int32_t fb_executor_threads(const fb_executor *executor) {
     return executor->device->backend->threads(executor);
 }
 
-/* ---- sequences ---- */
-
-static fb_status take_cache(fb_executor *e, fb_cache **out, fb_error *err) {
-    fb_cache *cache = malloc(sizeof *cache);
-    if (!cache) return fb_fail_memory(err, "KV cache", sizeof *cache);
-    atomic_init(&cache->users, 1);
-    fb_status status = e->device->backend->cache_take(e, &cache->memory, err);
-    if (status != FB_OK) {
-        free(cache);
-        return status;
-    }
-    *out = cache;
-    return FB_OK;
-}
-
-static void leave_cache(fb_executor *e, fb_cache *cache) {
-    if (!cache || atomic_fetch_sub(&cache->users, 1) > 1) return;
-    e->device->backend->cache_give(e, cache->memory);
-    free(cache);
-}
-
-/* Gives the sequence a cache of its own before a step writes to it. While a cache has several users nobody
- * writes to it; each user leaves it only after its copy is complete. */
-static fb_status own_cache(fb_sequence *s, int64_t position, fb_error *err) {
-    if (atomic_load(&s->cache->users) == 1) return FB_OK;
-    fb_cache *own;
-    FB_TRY(take_cache(s->executor, &own, err));
-    fb_status status =
-        s->executor->device->backend->cache_copy(s->executor, own->memory, s->cache->memory, position, err);
-    if (status != FB_OK) {
-        leave_cache(s->executor, own);
-        return status;
-    }
-    leave_cache(s->executor, s->cache);
-    s->cache = own;
-    return FB_OK;
-}
-
-fb_status fb_sequence_open(fb_executor *executor, fb_sequence *out, fb_error *err) {
-    *out = (fb_sequence){.executor = executor};
-    return take_cache(executor, &out->cache, err);
-}
-
-void fb_sequence_fork(const fb_sequence *from, fb_sequence *out) {
-    *out = *from;
-    atomic_fetch_add(&out->cache->users, 1);
-}
-
-void fb_sequence_close(fb_sequence *sequence) {
-    if (sequence->cache) leave_cache(sequence->executor, sequence->cache);
-    *sequence = (fb_sequence){0};
-}
-
 /* ---- steps ---- */
 
 static bool cancelled(const fb_batch *batch) { return batch->cancel && atomic_load(batch->cancel); }
 
+/* Gives each sequence blocks of its own for the positions of its rows. */
+static fb_status own_blocks(const fb_batch *batch, fb_error *err) {
+    for (int64_t i = 0, next; i < batch->count; i = next) {
+        const fb_row *row = &batch->rows[i];
+        for (next = i + 1; next < batch->count && batch->rows[next].sequence == row->sequence &&
+                           batch->rows[next].position == batch->rows[next - 1].position + 1;)
+            next++;
+        FB_TRY(
+            fb_sequence_own(batch->sequences[row->sequence], row->position, row->position + next - i, err));
+    }
+    return FB_OK;
+}
+
+/* The rows of one sequence as a step of their own. The results go to where the whole batch has them. */
+static fb_status run_alone(fb_executor *e, const fb_batch *batch, int32_t sequence, fb_row *rows,
+                           float *logits, fb_trace *trace, fb_error *err) {
+    int64_t vocab = e->frame.bound.program->vocab, first = batch->count - batch->wanted, wanted = 0;
+    fb_batch alone = {.rows = rows,
+                      .sequences = batch->sequences + sequence,
+                      .sequence_count = 1,
+                      .logits = logits,
+                      .cancel = batch->cancel};
+    for (int64_t i = 0; i < batch->count; i++) {
+        if (batch->rows[i].sequence != sequence) continue;
+        rows[alone.count] = batch->rows[i];
+        rows[alone.count++].sequence = 0;
+        alone.wanted += i >= first;
+    }
+    if (!alone.count) return FB_OK;
+    FB_TRY(e->device->backend->run(e, &alone, trace, err));
+    for (int64_t i = first; i < batch->count; i++)
+        if (batch->rows[i].sequence == sequence)
+            memcpy(batch->logits + (i - first) * vocab, logits + wanted++ * vocab,
+                   (size_t)vocab * sizeof *logits);
+    return FB_OK;
+}
+
+/* A step of several sequences on a backend whose kernels have only one: sequence after sequence. */
+static fb_status run_each(fb_executor *e, const fb_batch *batch, fb_trace *trace, fb_error *err) {
+    const fb_program *p = e->frame.bound.program;
+    if (p->logits == FB_NONE || batch->on_hidden)
+        return fb_fail(err, FB_ERROR_UNSUPPORTED,
+                       "batch: %d sequences (this backend computes only logits of several)",
+                       batch->sequence_count);
+    int64_t bytes = batch->wanted * p->vocab * (int64_t)sizeof(float);
+    fb_row *rows = malloc((size_t)batch->count * sizeof *rows);
+    float *logits = malloc(bytes ? (size_t)bytes : 1);
+    fb_status status = rows && logits ? FB_OK : fb_fail_memory(err, "logits", bytes);
+    for (int32_t i = 0; status == FB_OK && i < batch->sequence_count; i++)
+        status = run_alone(e, batch, i, rows, logits, trace, err);
+    free(rows);
+    free(logits);
+    return status;
+}
+
 static fb_status run(fb_executor *e, const fb_batch *batch, fb_trace *trace, fb_error *err) {
     if (cancelled(batch)) return fb_fail(err, FB_ERROR_STOPPED, "run: cancelled");
-    for (int32_t i = 0; i < batch->sequence_count; i++) {
-        int64_t first = 0; /* the first row of this sequence */
-        while (first < batch->count && batch->rows[first].sequence != i) first++;
-        if (first < batch->count) FB_TRY(own_cache(batch->sequences[i], batch->rows[first].position, err));
-    }
-    FB_TRY(e->device->backend->run(e, batch, trace, err));
+    FB_TRY(own_blocks(batch, err));
+    bool together = batch->sequence_count == 1 || e->device->backend->paged;
+    FB_TRY((together ? e->device->backend->run : run_each)(e, batch, trace, err));
     trace->steps++;
     return FB_OK;
 }

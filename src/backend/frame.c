@@ -30,21 +30,68 @@ static int64_t buffer_bytes(const fb_frame *f, int32_t buffer) {
     return aligned(most);
 }
 
-static void divide_cache(fb_frame *f) {
+static int64_t greatest_divisor(int64_t a, int64_t b) { return b ? greatest_divisor(b, a % b) : a; }
+
+/* Slots, positions and bytes of each kind's cache; `block`: of how many slots a block is, 0: of all. */
+static void divide_kinds(fb_frame *f, int64_t block) {
     const fb_program *p = f->bound.program;
     const fb_executor_options *o = &f->options;
     for (int k = 0; k < FB_MAX_KINDS; k++) {
-        int64_t slots = o->slots[k] ? o->slots[k] : o->capacity;
-        int64_t capacity = (slots + FB_KV_GROUP - 1) / FB_KV_GROUP * FB_KV_GROUP;
+        int64_t slots = o->slots[k] ? o->slots[k] : o->capacity, unit = block ? block : FB_KV_GROUP;
+        int64_t capacity = (slots + unit - 1) / unit * unit;
         f->cache[k].capacity = capacity;
-        f->cache[k].half = aligned(p->kv_heads * capacity * p->head_dim * fb_dtype_size(o->kv));
+        f->cache[k].half =
+            aligned(p->kv_heads * (block ? block : capacity) * p->head_dim * fb_dtype_size(o->kv));
         f->cache[k].ring = o->slots[k] ? o->rings[k] : o->ring;
     }
-    f->cache_bytes = 0;
+}
+
+/* One block for the whole cache, layer after layer. */
+static void divide_whole(fb_frame *f) {
+    const fb_program *p = f->bound.program;
     for (int64_t layer = 0; layer < p->layers; layer++) {
-        f->cache_at[layer] = f->cache_bytes;
-        f->cache_bytes += 2 * f->cache[p->kind_of[layer]].half;
+        f->cache_at[layer] = f->block_bytes;
+        f->block_bytes += 2 * f->cache[p->kind_of[layer]].half;
     }
+    f->groups = 1;
+    f->group[0].entries = 1;
+    f->entries = 1;
+    f->shift = 62;
+}
+
+/* Groups of as many layers as divide those of every kind. So all blocks have one size, whatever the kind, and
+ * come from one pool. */
+static void divide_blocks(fb_frame *f, int64_t block) {
+    const fb_program *p = f->bound.program;
+    int64_t layers[FB_MAX_KINDS] = {0}, each = 0;
+    int32_t last[FB_MAX_KINDS] = {0}; /* the kind's group that is being filled */
+    for (int64_t layer = 0; layer < p->layers; layer++) layers[p->kind_of[layer]]++;
+    for (int k = 0; k < FB_MAX_KINDS; k++) each = greatest_divisor(each, layers[k]);
+    memset(layers, 0, sizeof layers);
+    for (int64_t layer = 0; layer < p->layers; layer++) {
+        int kind = p->kind_of[layer];
+        int64_t in_group = layers[kind]++ % each;
+        if (in_group == 0) {
+            last[kind] = f->groups++;
+            f->group[last[kind]].kind = kind;
+            f->group[last[kind]].table_at = f->entries;
+            f->group[last[kind]].entries = f->cache[kind].capacity / block;
+            f->entries += f->group[last[kind]].entries;
+        }
+        f->group_of[layer] = (int16_t)last[kind];
+        f->cache_at[layer] = in_group * 2 * f->cache[kind].half;
+    }
+    f->block_bytes = each * 2 * f->cache[p->kind_of[0]].half;
+    f->shift = (int32_t)__builtin_ctzll((unsigned long long)block);
+}
+
+static void divide_cache(fb_frame *f) {
+    int64_t block = f->options.block;
+    divide_kinds(f, block);
+    if (block && f->bound.program->layers)
+        divide_blocks(f, block);
+    else
+        divide_whole(f);
 }
 
 fb_status fb_frame_init(fb_frame *f, const fb_bound *bound, const fb_executor_options *options,
@@ -102,27 +149,31 @@ int64_t fb_frame_first(const fb_frame *f, int32_t value, const fb_batch *batch, 
     return f->in_epilogue[value] ? 0 : batch->count - rows;
 }
 
-int64_t fb_frame_cache_bytes(const fb_frame *f) { return f->cache_bytes; }
-
 bool fb_frame_forgets(const fb_frame *f) {
     bool any = false;
     for (int32_t k = 0; k < f->bound.program->kind_count; k++) any = any || f->cache[k].ring.window;
     return any;
 }
 
-fb_kv fb_frame_cache(const fb_frame *f, uint8_t *cache, int64_t layer) {
+fb_kv fb_frame_cache(const fb_frame *f, int64_t layer) {
     const fb_program *p = f->bound.program;
     int kind = p->kind_of[layer];
-    int64_t k_at = f->cache_at[layer], v_at = k_at + f->cache[kind].half;
-    return (fb_kv){.k = cache ? cache + k_at : NULL,
-                   .v = cache ? cache + v_at : NULL,
-                   .k_at = k_at,
-                   .v_at = v_at,
+    int64_t k_at = f->cache_at[layer];
+    return (fb_kv){.k_at = k_at,
+                   .v_at = k_at + f->cache[kind].half,
                    .dtype = f->options.kv,
                    .heads = p->kv_heads,
                    .capacity = f->cache[kind].capacity,
                    .width = p->head_dim,
-                   .ring = f->cache[kind].ring};
+                   .ring = f->cache[kind].ring,
+                   .table_at = f->group[f->group_of[layer]].table_at,
+                   .block = f->options.block ? f->options.block : f->cache[kind].capacity,
+                   .shift = f->shift};
+}
+
+int64_t fb_frame_entry(const fb_frame *f, int32_t group, int64_t position) {
+    int64_t slot = fb_ring_slot(&f->cache[f->group[group].kind].ring, position);
+    return f->group[group].table_at + (slot >> f->shift);
 }
 
 void fb_frame_cache_name(const fb_frame *f, char *name, size_t size) {

@@ -12,13 +12,24 @@ typedef struct fb_frame {
     uint8_t *buffer[FB_MAX_VALUES];
     bool in_epilogue[FB_MAX_VALUES];        /* values that have only the epilogue's rows */
     fb_call calls[FB_SECTIONS][FB_MAX_OPS]; /* complete but for weights, cache and the step's rows */
+    /* The cache, by kind of layer: slots (a multiple of FB_KV_GROUP), and which positions they keep. */
     struct {
-        int64_t capacity; /* slots, a multiple of FB_KV_GROUP */
-        int64_t half;     /* bytes of one layer's k (v has as many) */
+        int64_t capacity;
+        int64_t half; /* bytes of one layer's k in a block (v has as many) */
         fb_ring ring;
-    } cache[FB_MAX_KINDS];           /* by kind of layer */
-    int64_t cache_at[FB_MAX_LAYERS]; /* bytes from the beginning of a sequence's cache to the layer's k */
-    int64_t cache_bytes;
+    } cache[FB_MAX_KINDS];
+    /* Layers in groups: those of a group are of one kind and share blocks. All blocks have the same size. */
+    int32_t groups;
+    struct {
+        int32_t kind;
+        int64_t table_at; /* the group's first entry in a sequence's table */
+        int64_t entries;
+    } group[FB_MAX_LAYERS];
+    int64_t entries;                 /* of a sequence's table */
+    int16_t group_of[FB_MAX_LAYERS]; /* by layer */
+    int64_t cache_at[FB_MAX_LAYERS]; /* bytes from the beginning of a block to the layer's k */
+    int64_t block_bytes;
+    int32_t shift; /* log2 of a block's slots; with one block: so large that every slot is in block 0 */
 } fb_frame;
 
 /* The common head of an executor; each backend's own struct begins with it. */
@@ -38,12 +49,12 @@ fb_view fb_frame_view(const fb_frame *frame, int32_t value);
 /* The index of the first of a value's last `rows` rows in a step. */
 int64_t fb_frame_first(const fb_frame *frame, int32_t value, const fb_batch *batch, int64_t rows);
 
-/* The cache: [layers][k v], each kv_heads * capacity * head_dim. Its bytes; and one layer's part of it.
- * `memory` is NULL for a backend whose kernels look up the address of a sequence's cache. */
-int64_t fb_frame_cache_bytes(const fb_frame *frame);
 /* Whether layers of some kind forget. */
 bool fb_frame_forgets(const fb_frame *frame);
-fb_kv fb_frame_cache(const fb_frame *frame, uint8_t *cache, int64_t layer);
+/* One layer's part of the cache, without addresses: those of a backend's kernels. */
+fb_kv fb_frame_cache(const fb_frame *frame, int64_t layer);
+/* The entry of a sequence's table that has a position of the group's layers. */
+int64_t fb_frame_entry(const fb_frame *frame, int32_t group, int64_t position);
 /* Writes a name such as "KV cache of 512 tokens", for messages. */
 void fb_frame_cache_name(const fb_frame *frame, char *name, size_t size);
 

@@ -7,7 +7,7 @@ static fb_status open_single(const fb_backend *backend, int32_t index, const fb_
     FB_TRY(fb_device_load(s->device, file, options->threads, &s->loaded, &first, err));
     fb_bound bound = {file->program, s->loaded->table};
     FB_TRY(fb_executor_open(s->device, &bound, options, &s->executor, err));
-    return fb_sequence_open(s->executor, &s->sequence, err);
+    return fb_sequence_open(s->executor, NULL, &s->sequence, err);
 }
 
 fb_status fb_single_open(const fb_backend *backend, int32_t index, const fb_bound *file,

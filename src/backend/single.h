@@ -3,7 +3,7 @@
 #ifndef FB_BACKEND_SINGLE_H
 #define FB_BACKEND_SINGLE_H
 
-#include "backend/backend.h"
+#include "backend/sequence.h"
 
 typedef struct fb_single {
     fb_device *device;

@@ -56,11 +56,16 @@ typedef struct fb_ring {
  * and their scores need no sum across the vector. */
 #define FB_KV_GROUP 16
 typedef struct fb_kv {
-    void *k, *v;
-    int64_t k_at, v_at; /* bytes from the beginning of a sequence's cache */
+    void *k, *v;        /* the only sequence's, if `tables` is NULL */
+    int64_t k_at, v_at; /* bytes from the beginning of a block of a sequence's cache */
     fb_dtype dtype;
     int64_t heads, capacity, width; /* capacity: slots, a multiple of FB_KV_GROUP */
     fb_ring ring;
+    /* A cache in blocks, in the CPU's memory. tables[sequence][table_at + (slot >> shift)] is where a slot's
+     * block begins. In a block, k and v are laid out as above, with `block` slots as capacity. */
+    uint8_t *const *const *tables;
+    int64_t table_at, block;
+    int32_t shift;
 } fb_kv;
 
 /* The slot of a position. */
@@ -103,6 +108,28 @@ static inline void *fb_key_at(const fb_kv *kv, int64_t head, int64_t slot) {
 /* The value in `slot`: `width` elements. */
 static inline void *fb_value_at(const fb_kv *kv, int64_t head, int64_t slot) {
     return fb_at(kv->v, kv->dtype, (head * kv->capacity + slot) * kv->width);
+}
+
+/* The same of a row's sequence: its block, and the slot within it. */
+static inline fb_kv fb_kv_of(const fb_kv *kv, int32_t sequence, int64_t *slot) {
+    fb_kv block = *kv;
+    if (!kv->tables) return block;
+    uint8_t *memory = kv->tables[sequence][kv->table_at + (*slot >> kv->shift)];
+    block.capacity = kv->block;
+    *slot &= ((int64_t)1 << kv->shift) - 1;
+    block.k = memory + kv->k_at;
+    block.v = memory + kv->v_at;
+    return block;
+}
+
+static inline void *fb_key_of(const fb_kv *kv, int32_t sequence, int64_t head, int64_t slot) {
+    fb_kv block = fb_kv_of(kv, sequence, &slot);
+    return fb_key_at(&block, head, slot);
+}
+
+static inline void *fb_value_of(const fb_kv *kv, int32_t sequence, int64_t head, int64_t slot) {
+    fb_kv block = fb_kv_of(kv, sequence, &slot);
+    return fb_value_at(&block, head, slot);
 }
 
 #endif

@@ -40,8 +40,8 @@ static void free_request(fb_request *r) {
     r->session.fuse = r->session.machine = r->session.isa = NULL;
 }
 
-static fb_status settle(const fb_model *model, const fb_session_options *options, fb_request *r,
-                        fb_error *err) {
+static fb_status settle(const fb_model *model, const fb_session_options *options,
+                        const fb_execution_options *more, fb_request *r, fb_error *err) {
     fb_session_options *o = &r->session;
     *r = (fb_request){.session = *options};
     o->fuse = o->machine = o->isa = NULL;
@@ -61,7 +61,8 @@ static fb_status settle(const fb_model *model, const fb_session_options *options
     e->act = o->act;
     e->isa = o->isa;
     e->profile = o->profile;
-    e->epilogue_rows = o->all_logits || o->on_hidden ? o->chunk : 1;
+    e->epilogue_rows = o->all_logits || o->on_hidden ? o->chunk : more->wanted > 1 ? more->wanted : 1;
+    if (r->backend->paged) e->block = more->block ? more->block : FB_SESSION_BLOCK;
     return FB_OK;
 }
 
@@ -80,7 +81,7 @@ static bool same_request(const fb_request *a, const fb_request *b) {
            same_text(s->fuse, t->fuse) && same_text(s->machine, t->machine) && same_text(s->isa, t->isa) &&
            e->threads == f->threads && e->act == f->act && e->kv == f->kv && e->profile == f->profile &&
            e->capacity == f->capacity && same_ring(&e->ring, &f->ring) && e->chunk == f->chunk &&
-           e->epilogue_rows == f->epilogue_rows;
+           e->epilogue_rows == f->epilogue_rows && e->block == f->block;
 }
 
 /* ---- weights: on a device as long as their model is open ---- */
@@ -247,10 +248,12 @@ static fb_status open_new(fb_execution *x, const fb_planning *planning, fb_error
 }
 
 fb_status fb_execution_take(const fb_model *model, const fb_session_options *options,
-                            const fb_planning *planning, fb_execution **out, fb_error *err) {
+                            const fb_execution_options *given, fb_execution **out, fb_error *err) {
     *out = NULL;
+    fb_execution_options more = given ? *given : (fb_execution_options){0};
+    const fb_planning *planning = more.planning;
     fb_request request;
-    fb_status status = settle(model, options, &request, err);
+    fb_status status = settle(model, options, &more, &request, err);
     fb_execution *x = NULL, *made = status == FB_OK ? calloc(1, sizeof *made) : NULL;
     if (status == FB_OK && !made) status = fb_fail_memory(err, "executor", sizeof *made);
     if (status != FB_OK) {

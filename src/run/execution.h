@@ -41,9 +41,20 @@ typedef struct fb_planning {
     int64_t position;
 } fb_planning;
 
-/* `planning` NULL: uses the options' folder of measurements, or assumptions. */
+/* Slots of a block of a session's cache. As many as attention reads at a time: a single stream then is as
+ * fast as with a cache in one piece. */
+#define FB_SESSION_BLOCK 128
+
+/* What a session's options do not say. Zeros: as a session needs it. */
+typedef struct fb_execution_options {
+    const fb_planning *planning; /* NULL: the options' folder of measurements, or assumptions */
+    int64_t block;               /* slots of a block, where the backend has blocks; 0: FB_SESSION_BLOCK */
+    int64_t wanted;              /* the most rows of a step whose logits are wanted */
+} fb_execution_options;
+
+/* `more` may be NULL. */
 fb_status fb_execution_take(const fb_model *model, const fb_session_options *options,
-                            const fb_planning *planning, fb_execution **out, fb_error *err);
+                            const fb_execution_options *more, fb_execution **out, fb_error *err);
 /* Adds a user to an execution that is in use. */
 void fb_execution_share(fb_execution *execution);
 void fb_execution_give(fb_execution *execution);

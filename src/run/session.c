@@ -3,6 +3,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "backend/sequence.h"
 #include "base/options.h"
 #include "base/sized.h"
 #include "run/cache.h"
@@ -53,7 +54,8 @@ static fb_status take_memory(fb_session *s, fb_error *err) {
 
 static fb_status start(fb_session *s, const fb_session_options *options, const fb_planning *planning,
                        fb_error *err) {
-    FB_TRY(fb_execution_take(s->model, options, planning, &s->execution, err));
+    fb_execution_options more = {.planning = planning};
+    FB_TRY(fb_execution_take(s->model, options, &more, &s->execution, err));
     s->options = s->execution->request
                      .session; /* options of the first session that shares this execution; its own are: */
     s->options.cache = options->cache;
@@ -63,7 +65,7 @@ static fb_status start(fb_session *s, const fb_session_options *options, const f
     s->options.all_logits = options->all_logits;
     s->options.isa = s->options.fuse = s->options.machine = NULL;
     FB_TRY(take_memory(s, err));
-    return fb_sequence_open(s->execution->executor, &s->sequence, err);
+    return fb_sequence_open(s->execution->executor, NULL, &s->sequence, err);
 }
 
 fb_status fb_session_create_planned(const fb_model *model, const fb_session_options *options,
@@ -103,8 +105,8 @@ fb_status fb_session_fork(const fb_session *from, fb_session **out, fb_error *er
                       .logits_rows = from->logits_rows,
                       .best = from->best};
     fb_execution_share(s->execution);
-    fb_sequence_fork(&from->sequence, &s->sequence);
-    fb_status status = take_memory(s, err);
+    fb_status status = fb_sequence_fork(&from->sequence, &s->sequence, err);
+    if (status == FB_OK) status = take_memory(s, err);
     if (status != FB_OK) {
         fb_session_free(s);
         return status;

@@ -19,25 +19,21 @@ FB_INLINE void get_weights(fb_dtype t, const unit *u, int64_t first, const works
 }
 
 static void scores_of(const fb_call *call, const unit *u, const workspace *ws, fb_dtype t, void *const *to) {
-    const fb_kv *kv = &call->kv;
     load_all_queries(call, u, ws);
     for (int64_t first = 0; first < unit_count(u, u->n - 1); first += FB_ATTN_BLOCK) {
-        block keys = keys_at(kv, u, first, ws);
-        FB_KERNEL(unit_scores)(u, &keys, first, unit_span(u, first), &call->attr, ws);
+        FB_KERNEL(unit_scores)(call, u, first, unit_span(u, first), false, ws);
         FB_FOR_DTYPE(t, T, put_scores(T, u, first, ws, to));
     }
 }
 
 static void values_of(const fb_call *call, const unit *u, const fb_view *out, const workspace *ws, fb_dtype t,
                       void *const *from) {
-    const fb_kv *kv = &call->kv;
     memset(ws->sum, 0, (size_t)(u->n * ws->stride) * sizeof *ws->sum);
     for (int64_t first = 0; first < unit_count(u, u->n - 1); first += FB_ATTN_BLOCK) {
         range span = unit_span(u, first);
         if (span.end <= span.begin) continue;
-        block values = values_at(kv, u, first, ws);
         FB_FOR_DTYPE(t, T, get_weights(T, u, first, ws, from));
-        FB_KERNEL(unit_values)(u, &values, first, ws);
+        FB_KERNEL(unit_values)(call, u, first, span, false, ws);
     }
     for (int64_t n = 0; n < u->n; n++) {
         void *y = fb_view_at(out, unit_row(u, n), unit_head(u, n));

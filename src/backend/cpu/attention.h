@@ -8,7 +8,10 @@
  * is one sum over the head's width, in order. A weighted sum of values adds the positions in order.
  *
  * For a ring, blocks consist of slots. A slot that an item does not see has the score -INFINITY. Parts of a
- * block that no item sees are not read. */
+ * block that no item sees are not read.
+ *
+ * A block of attention may lie in several blocks of the cache. The part in one of them is a piece. Pieces are
+ * computed one after the other, so that they change no bit. */
 #ifndef FB_BACKEND_CPU_ATTENTION_H
 #define FB_BACKEND_CPU_ATTENTION_H
 
@@ -20,6 +23,7 @@
 
 typedef struct unit {
     int64_t n, kv_head, group;
+    int32_t sequence;  /* all items belong to it */
     int64_t begin;     /* first item, counted from the first of the KV head */
     int64_t next;      /* KV head that the worker reads after this one; 0: none */
     const fb_row *row; /* the rows of the call */
@@ -91,13 +95,31 @@ FB_INLINE range unit_span(const unit *u, int64_t first) {
     return span;
 }
 
+/* How many of a KV head's items, from `begin` on, are of one sequence and of ascending positions; at most
+ * `most`. */
+FB_INLINE int64_t items_together(const fb_call *call, int64_t group, int64_t begin, int64_t most) {
+    const fb_row *first = &call->row[begin / group];
+    int64_t row = begin / group, n = (row + 1) * group - begin;
+    while (n < most && ++row < call->rows && call->row[row].sequence == first->sequence &&
+           call->row[row].position > call->row[row - 1].position)
+        n += group;
+    return n < most ? n : most;
+}
+
 /* The unit that starts at `item`, with at most `most` items, all before `end`. */
 FB_INLINE unit unit_at(const fb_call *call, int64_t heads, int64_t item, int64_t end, int64_t most) {
     int64_t group = heads / call->kv.heads, each = call->rows * group, kv_head = item / each;
     int64_t n = end < (kv_head + 1) * each ? end - item : (kv_head + 1) * each - item;
-    int64_t next = (kv_head + 1) * each < end ? kv_head + 1 : 0;
-    n = n < most ? n : most;
-    return (unit){n, kv_head, group, item - kv_head * each, next, call->row, &call->kv.ring};
+    int64_t next = (kv_head + 1) * each < end ? kv_head + 1 : 0, begin = item - kv_head * each;
+    n = items_together(call, group, begin, n < most ? n : most);
+    return (unit){.n = n,
+                  .kv_head = kv_head,
+                  .group = group,
+                  .sequence = call->row[begin / group].sequence,
+                  .begin = begin,
+                  .next = next,
+                  .row = call->row,
+                  .ring = &call->kv.ring};
 }
 
 /* The items of a worker in a fused kernel. If there are enough KV heads, each worker takes whole ones; then
@@ -139,50 +161,83 @@ FB_INLINE workspace workspace_second(const workspace *ws) {
     return second;
 }
 
-/* A block: FB_ATTN_BLOCK positions of keys, or of values in rows of `stride` elements. */
+/* A piece of a block: keys, or values in rows of `stride` elements. Its columns are those of the block from
+ * `column` on. */
 typedef struct block {
     const void *data;
     fb_dtype dtype;
-    int64_t stride, width;
+    int64_t stride, width, column;
     const uint8_t *next; /* address that will be read after it, which is prefetched; NULL: none */
 } block;
+
+FB_INLINE int64_t piece_columns(const fb_kv *kv) {
+    return kv->tables && (int64_t)1 << kv->shift < FB_ATTN_BLOCK ? kv->block : FB_ATTN_BLOCK;
+}
 
 FB_INLINE void widen_row(fb_dtype t, const void *from, int64_t n, float *to) {
     for (int64_t i = 0; i < n; i += VW) vf_put(FB_F32, to, i, vf_get_n(t, from, i, n, 0));
 }
 
-/* The block of the unit's keys that begins at `first`. */
-FB_INLINE block keys_at(const fb_kv *kv, const unit *u, int64_t first, const workspace *ws) {
-    block b = {fb_key_at(kv, u->kv_head, first), kv->dtype, 0, kv->width, NULL};
-    int64_t left = unit_count(u, u->n - 1) - first;
-    if (u->n > WIDEN_FROM) {
-        int64_t groups = ((left < FB_ATTN_BLOCK ? left : FB_ATTN_BLOCK) + FB_KV_GROUP - 1) / FB_KV_GROUP;
-        FB_FOR_DTYPE(kv->dtype, T, widen_row(T, b.data, groups * FB_KV_GROUP * kv->width, ws->block));
-        return (block){ws->block, FB_F32, 0, kv->width, NULL};
-    }
-    if (left > FB_ATTN_BLOCK)
-        b.next = fb_key_at(kv, u->kv_head, first + FB_ATTN_BLOCK);
-    else if (u->next)
-        b.next = fb_key_at(kv, u->next, 0);
-    return b;
+/* What is read after a piece. NULL: nothing, or the cache has no block there. */
+FB_INLINE const uint8_t *ahead_of(const fb_kv *kv, const unit *u, int64_t head, int64_t slot, bool values) {
+    if (kv->tables && !kv->tables[u->sequence][kv->table_at + (slot >> kv->shift)]) return NULL;
+    return values ? fb_value_of(kv, u->sequence, head, slot) : fb_key_of(kv, u->sequence, head, slot);
 }
 
-/* The block of the unit's values that begins at `first`. */
-FB_INLINE block values_at(const fb_kv *kv, const unit *u, int64_t first, const workspace *ws) {
-    block b = {fb_value_at(kv, u->kv_head, first), kv->dtype, kv->width, kv->width, NULL};
-    int64_t left = unit_count(u, u->n - 1) - first;
-    if (u->n > WIDEN_FROM) {
-        int64_t rows = left < FB_ATTN_BLOCK ? left : FB_ATTN_BLOCK;
-        FB_FOR_DTYPE(kv->dtype, T,
-                     for (int64_t j = 0; j < rows; j++) widen_row(T, vf_address(T, b.data, j * kv->width),
-                                                                  kv->width, ws->block + j * ws->stride));
-        return (block){ws->block, FB_F32, ws->stride, ws->stride, NULL};
+/* The same keys or values one block further on, or those of the next head. */
+FB_INLINE const uint8_t *next_block(const fb_kv *kv, const unit *u, int64_t slot, bool values) {
+    if (slot + FB_ATTN_BLOCK < unit_count(u, u->n - 1))
+        return ahead_of(kv, u, u->kv_head, slot + FB_ATTN_BLOCK, values);
+    return u->next ? ahead_of(kv, u, u->next, 0, values) : NULL;
+}
+
+/* The piece of the unit's keys, or of its values, that begins with `column` of the block at `first`. */
+FB_INLINE block keys_at(const fb_kv *kv, const unit *u, int64_t first, int64_t column) {
+    return (block){
+        fb_key_of(kv, u->sequence, u->kv_head, first + column), kv->dtype, 0, kv->width, column, NULL};
+}
+FB_INLINE block values_at(const fb_kv *kv, const unit *u, int64_t first, int64_t column) {
+    return (block){fb_value_of(kv, u->sequence, u->kv_head, first + column),
+                   kv->dtype,
+                   kv->width,
+                   kv->width,
+                   column,
+                   NULL};
+}
+
+/* The columns of `span` that lie in the piece at `column`. */
+FB_INLINE range piece_of(range span, int64_t column, int64_t columns) {
+    return (range){span.begin > column ? span.begin : column,
+                   span.end < column + columns ? span.end : column + columns};
+}
+
+/* Widens what `span` has of the block at `first` to float32: one piece. */
+FB_INLINE block widen_keys(const fb_kv *kv, const unit *u, int64_t first, range span, const workspace *ws) {
+    int64_t columns = piece_columns(kv);
+    for (int64_t column = 0; column < span.end; column += columns) {
+        range in = piece_of(span, column, columns);
+        if (in.end <= in.begin) continue;
+        block b = keys_at(kv, u, first, column);
+        int64_t begin = (in.begin - column) / FB_KV_GROUP * FB_KV_GROUP * kv->width;
+        int64_t end = (in.end - column + FB_KV_GROUP - 1) / FB_KV_GROUP * FB_KV_GROUP * kv->width;
+        FB_FOR_DTYPE(
+            kv->dtype, T,
+            widen_row(T, vf_address(T, b.data, begin), end - begin, ws->block + column * kv->width + begin));
     }
-    if (left > FB_ATTN_BLOCK)
-        b.next = fb_value_at(kv, u->kv_head, first + FB_ATTN_BLOCK);
-    else if (u->next)
-        b.next = fb_value_at(kv, u->next, 0);
-    return b;
+    return (block){ws->block, FB_F32, 0, kv->width, 0, NULL};
+}
+FB_INLINE block widen_values(const fb_kv *kv, const unit *u, int64_t first, range span, const workspace *ws) {
+    int64_t columns = piece_columns(kv);
+    for (int64_t column = 0; column < span.end; column += columns) {
+        range in = piece_of(span, column, columns);
+        if (in.end <= in.begin) continue;
+        block b = values_at(kv, u, first, column);
+        FB_FOR_DTYPE(kv->dtype, T,
+                     for (int64_t j = in.begin; j < in.end; j++)
+                         widen_row(T, vf_address(T, b.data, (j - column) * kv->width), kv->width,
+                                   ws->block + j * ws->stride));
+    }
+    return (block){ws->block, FB_F32, ws->stride, ws->stride, 0, NULL};
 }
 
 FB_INLINE void load_queries(const fb_view *q, const unit *u, float *to, int64_t stride) {
@@ -198,15 +253,18 @@ FB_INLINE void load_all_queries(const fb_call *call, const unit *u, const worksp
 }
 
 /* ws->scores = scale * (the unit's queries . the keys in `span` of the block at `first`). For a ring, every
- * column up to the unit's count gets a score. */
-void FB_KERNEL(unit_scores)(const unit *u, const block *keys, int64_t first, range span,
-                            const fb_op_attr *attr, const workspace *ws);
+ * column up to the unit's count gets a score. `flash`: the values are read next. */
+void FB_KERNEL(unit_scores)(const fb_call *call, const unit *u, int64_t first, range span, bool flash,
+                            const workspace *ws);
 
-/* ws->sum += ws->scores times the values of the block at `first`. The scores are already weights here. */
-void FB_KERNEL(unit_values)(const unit *u, const block *values, int64_t first, const workspace *ws);
+/* ws->sum += ws->scores times the values in `span` of the block at `first`. The scores are already weights
+ * here. `flash`: keys are read next. */
+void FB_KERNEL(unit_values)(const fb_call *call, const unit *u, int64_t first, range span, bool flash,
+                            const workspace *ws);
 
-/* The same for the first two queries of the workspace. Each has a block of its own, with `count` positions.
- * The head's width is a whole number of vectors. */
-void FB_KERNEL(pair_values)(const block *values, int64_t count, const workspace *ws);
+/* The same for the first two queries of the workspace, of two units. The first `count` columns are seen. The
+ * head's width is a whole number of vectors. */
+void FB_KERNEL(pair_values)(const fb_call *call, const unit *u, int64_t first, int64_t count,
+                            const workspace *ws);
 
 #endif

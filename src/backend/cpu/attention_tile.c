@@ -34,7 +34,7 @@ FB_INLINE void score_part(fb_dtype t, const bool split, const int nq, const int 
     const uint8_t *key[8];
     vdot sum[4][8];
     for (int k = 0; k < vectors; k++) {
-        int64_t at = j + k * VW, in_group = at % FB_KV_GROUP;
+        int64_t at = j + k * VW - b->column, in_group = at % FB_KV_GROUP;
         key[k] = vf_address(t, b->data, (at - in_group) * b->width + in_group);
         for (int n = 0; n < nq; n++) sum[n][k] = vdot_of(split, vf_set1(0));
     }
@@ -106,7 +106,7 @@ FB_INLINE void weigh_part(fb_dtype t, const bool split, const int nq, const bool
     const uint8_t *row[2], *next[2];
     vdot s[4][4];
     for (int n = 0; n < blocks; n++) {
-        int64_t at = w->begin * step + i * size;
+        int64_t at = (w->begin - w->b->column) * step + i * size;
         row[n] = (const uint8_t *)w->b[n].data + at;
         next[n] = w->next[n] ? w->next[n] + at : NULL;
     }
@@ -200,15 +200,36 @@ static void cap_scores(const unit *u, int64_t count, float cap, const workspace 
         }
 }
 
-void FB_KERNEL(unit_scores)(const unit *u, const block *b, int64_t first, range span, const fb_op_attr *attr,
-                            const workspace *ws) {
-    float scale = attr->scale;
-    /* The sinks come first, because a tile writes whole vectors, beyond its last column. */
+/* The sinks' columns and the others, with the queries of each. The sinks come first, because a tile writes
+ * whole vectors, beyond its last column. */
+static void score_piece(const unit *u, const block *b, int64_t first, range columns, float scale,
+                        const workspace *ws) {
     int64_t ring = u->ring->begin - first;
-    if (ring > 0) score_columns(u, b, first, (range){0, ring}, scale, ws->sink_q, ws);
-    if (span.begin < ring) span.begin = ring;
-    score_columns(u, b, first, span, scale, ws->q, ws);
-    if (attr->cap) cap_scores(u, unit_count_in(u, u->n - 1, first), attr->cap, ws);
+    range sinks = {columns.begin, columns.end < ring ? columns.end : ring};
+    if (sinks.begin < sinks.end) score_columns(u, b, first, sinks, scale, ws->sink_q, ws);
+    if (columns.begin < ring) columns.begin = ring;
+    if (columns.begin < columns.end) score_columns(u, b, first, columns, scale, ws->q, ws);
+}
+
+void FB_KERNEL(unit_scores)(const fb_call *call, const unit *u, int64_t first, range span, bool flash,
+                            const workspace *ws) {
+    const fb_kv *kv = &call->kv;
+    float scale = call->attr.scale;
+    if (u->n > WIDEN_FROM) {
+        block b = widen_keys(kv, u, first, span, ws);
+        score_piece(u, &b, first, span, scale, ws);
+    } else {
+        int64_t columns = piece_columns(kv);
+        for (int64_t column = 0; column < span.end; column += columns) {
+            range in = piece_of(span, column, columns);
+            if (in.end <= in.begin) continue;
+            block b = keys_at(kv, u, first, column);
+            b.next = flash ? fb_value_of(kv, u->sequence, u->kv_head, first + column)
+                           : next_block(kv, u, first + column, false);
+            score_piece(u, &b, first, in, scale, ws);
+        }
+    }
+    if (call->attr.cap) cap_scores(u, unit_count_in(u, u->n - 1, first), call->attr.cap, ws);
     if (u->ring->window)
         for (int64_t n = 0; n < u->n; n++)
             hide(u, n, first, unit_count_in(u, u->n - 1, first), ws->scores + n * FB_ATTN_BLOCK);
@@ -243,18 +264,38 @@ static void weigh_run(const block *b, const uint8_t *next, int nq, const range *
     }
 }
 
-void FB_KERNEL(unit_values)(const unit *u, const block *b, int64_t first, const workspace *ws) {
+/* The columns of one piece, for all items. */
+static void weigh_piece(const unit *u, const block *b, int64_t first, range columns, const workspace *ws) {
     for (int64_t n = 0; n < u->n; n += TILE) {
         int nq = u->n - n < TILE ? (int)(u->n - n) : TILE, runs = 1;
         range seen[RUNS][TILE];
         for (int k = 0; k < nq; k++) {
             range run[RUNS];
             runs = unit_runs(u, n + k, first, run);
-            for (int i = 0; i < runs; i++) seen[i][k] = run[i];
+            for (int i = 0; i < runs; i++)
+                seen[i][k] = piece_of(run[i], columns.begin, columns.end - columns.begin);
         }
         for (int i = 0; i < runs; i++)
             weigh_run(b, n ? NULL : b->next, nq, seen[i], ws->scores + n * FB_ATTN_BLOCK,
                       ws->sum + n * ws->stride, ws->stride);
+    }
+}
+
+void FB_KERNEL(unit_values)(const fb_call *call, const unit *u, int64_t first, range span, bool flash,
+                            const workspace *ws) {
+    const fb_kv *kv = &call->kv;
+    if (u->n > WIDEN_FROM) {
+        block b = widen_values(kv, u, first, span, ws);
+        weigh_piece(u, &b, first, span, ws);
+        return;
+    }
+    int64_t columns = piece_columns(kv);
+    for (int64_t column = 0; column < span.end; column += columns) {
+        range in = piece_of(span, column, columns);
+        if (in.end <= in.begin) continue;
+        block b = values_at(kv, u, first, column);
+        b.next = next_block(kv, u, first + column, !flash);
+        weigh_piece(u, &b, first, in, ws);
     }
 }
 
@@ -266,8 +307,19 @@ FB_INLINE void weigh_pair(fb_dtype t, const bool split, const weighing *w) {
     for (; i < w->b->width; i += VW) weigh_part(t, split, 2, true, 1, w, i);
 }
 
-void FB_KERNEL(pair_values)(const block *b, int64_t count, const workspace *ws) {
-    weighing w = {b, ws->scores, ws->sum, ws->stride, 0, count, {b[0].next, b[1].next}};
-    FB_FOR_DTYPE(b->dtype, T, if (vdot_splits(T, on_zen())) weigh_pair(T, true, &w);
-                 else weigh_pair(T, false, &w));
+void FB_KERNEL(pair_values)(const fb_call *call, const unit *u, int64_t first, int64_t count,
+                            const workspace *ws) {
+    const fb_kv *kv = &call->kv;
+    int64_t columns = piece_columns(kv);
+    for (int64_t column = 0; column < count; column += columns) {
+        range in = piece_of((range){0, count}, column, columns);
+        block b[2];
+        weighing w = {b, ws->scores, ws->sum, ws->stride, in.begin, in.end, {NULL, NULL}};
+        for (int n = 0; n < 2; n++) {
+            b[n] = values_at(kv, &u[n], first, column);
+            w.next[n] = next_block(kv, &u[n], first + column, false);
+        }
+        FB_FOR_DTYPE(b->dtype, T, if (vdot_splits(T, on_zen())) weigh_pair(T, true, &w);
+                     else weigh_pair(T, false, &w));
+    }
 }

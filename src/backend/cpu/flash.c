@@ -38,29 +38,12 @@ static void start(const fb_call *call, const unit *u, const workspace *ws, onlin
     load_all_queries(call, u, ws);
 }
 
-/* Reads alternate: a block of keys, its values, the next block's keys or the next head's. Each block
- * prefetches the following one. Only the worker's first keys are not prefetched. */
-static block flash_keys(const fb_kv *kv, const unit *u, int64_t first, const workspace *ws) {
-    block b = keys_at(kv, u, first, ws);
-    if (u->n <= WIDEN_FROM) b.next = fb_value_at(kv, u->kv_head, first);
-    return b;
-}
-
-static block flash_values(const fb_kv *kv, const unit *u, int64_t first, const workspace *ws) {
-    block b = values_at(kv, u, first, ws);
-    if (u->n > WIDEN_FROM) return b;
-    bool more = first + FB_ATTN_BLOCK < unit_count(u, u->n - 1);
-    b.next = more      ? fb_key_at(kv, u->kv_head, first + FB_ATTN_BLOCK)
-             : u->next ? fb_key_at(kv, u->next, 0)
-                       : NULL;
-    return b;
-}
-
-/* Computes the scores of the block at `first` and turns them into weights. */
+/* Computes the scores of the block at `first` and turns them into weights. Reads alternate: a block of keys,
+ * its values, the next block's keys or the next head's. Each block prefetches the following one. Only the
+ * worker's first keys are not prefetched. */
 static void weights_of(const fb_call *call, const unit *u, int64_t first, range span, const workspace *ws,
                        online *state) {
-    block keys = flash_keys(&call->kv, u, first, ws);
-    FB_KERNEL(unit_scores)(u, &keys, first, span, &call->attr, ws);
+    FB_KERNEL(unit_scores)(call, u, first, span, true, ws);
     for (int64_t n = 0; n < u->n; n++) {
         int64_t count = unit_count_in(u, u->ring->window ? u->n - 1 : n, first);
         if (count > 0)
@@ -86,8 +69,7 @@ static void attend_flash(const fb_call *call, const unit *u, const workspace *ws
         range span = unit_span(u, first);
         if (span.end <= span.begin) continue;
         weights_of(call, u, first, span, ws, state);
-        block values = flash_values(&call->kv, u, first, ws);
-        FB_KERNEL(unit_values)(u, &values, first, ws);
+        FB_KERNEL(unit_values)(call, u, first, span, true, ws);
     }
     finish(&call->out[0], u, ws, state);
 }
@@ -100,12 +82,8 @@ static void attend_pair(const fb_call *call, const unit *u, const workspace *fir
     for (int n = 0; n < 2; n++) start(call, &u[n], &ws[n], &state[n]);
     for (int64_t first = 0; first < unit_count(u, 0); first += FB_ATTN_BLOCK) {
         range span = unit_span(u, first);
-        block values[2];
-        for (int n = 0; n < 2; n++) {
-            weights_of(call, &u[n], first, span, &ws[n], &state[n]);
-            values[n] = flash_values(&call->kv, &u[n], first, &ws[n]);
-        }
-        FB_KERNEL(pair_values)(values, span.end, ws);
+        for (int n = 0; n < 2; n++) weights_of(call, &u[n], first, span, &ws[n], &state[n]);
+        FB_KERNEL(pair_values)(call, u, first, span.end, ws);
     }
     for (int n = 0; n < 2; n++) finish(&call->out[0], &u[n], &ws[n], &state[n]);
 }

@@ -47,11 +47,12 @@ void FB_KERNEL(rope)(const fb_call *call, const fb_worker *worker) {
     }
 }
 
-/* Writes k and v of one head and token to the cache at `position`, rounded to the cache's dtype. */
-FB_INLINE void append(const fb_kv *kv, int64_t head, int64_t position, fb_dtype t, const void *k,
+/* Writes k and v of one head and row to the cache, rounded to the cache's dtype. */
+FB_INLINE void append(const fb_kv *kv, int64_t head, const fb_row *row, fb_dtype t, const void *k,
                       const void *v) {
-    int64_t slot = fb_ring_slot(&kv->ring, position);
-    uint8_t *key = fb_key_at(kv, head, slot), *value = fb_value_at(kv, head, slot);
+    int64_t slot = fb_ring_slot(&kv->ring, row->position);
+    uint8_t *key = fb_key_of(kv, row->sequence, head, slot);
+    uint8_t *value = fb_value_of(kv, row->sequence, head, slot);
     int64_t width = kv->width;
     FB_FOR_DTYPE(
         kv->dtype, T, const size_t size = T == FB_F32 ? 4 : 2; for (int64_t i = 0; i < width; i += VW) {
@@ -71,8 +72,7 @@ void FB_KERNEL(kv_append)(const fb_call *call, const fb_worker *worker) {
     for (int64_t item = begin; item < end; item++) {
         /* Head by head: FB_KV_GROUP rows of a head write the same cache lines. */
         int64_t head = item / call->rows, row = item % call->rows;
-        append(kv, head, call->row[row].position, k->dtype, fb_view_at(k, row, head),
-               fb_view_at(v, row, head));
+        append(kv, head, &call->row[row], k->dtype, fb_view_at(k, row, head), fb_view_at(v, row, head));
     }
 }
 
@@ -98,6 +98,6 @@ void FB_KERNEL(rope_kv)(const fb_call *call, const fb_worker *worker) {
                                         half, q->width));
             }
             FB_FOR_DTYPE(k->dtype, T, rotate(T, fb_view_at(k, row, head), key, angles, half, k->width));
-            append(kv, head, call->row[row].position, k->dtype, key, fb_view_at(v, row, head));
+            append(kv, head, &call->row[row], k->dtype, key, fb_view_at(v, row, head));
         }
 }

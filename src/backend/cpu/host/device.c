@@ -46,6 +46,7 @@ const fb_backend fb_backend_cpu = {
     .run = fb_cpu_run,
     .variant = fb_cpu_variant,
     .threads = fb_cpu_thread_count,
+    .paged = true,
     .cache_take = fb_cpu_cache_take,
     .cache_give = fb_cpu_cache_give,
     .cache_copy = fb_cpu_cache_copy,

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "backend/cpu/host/host.h"
+#include "backend/sequence.h"
 #include "base/clock.h"
 #include "base/memory.h"
 
@@ -15,6 +16,7 @@ typedef struct cpu_executor {
     int32_t threads;
     uint8_t *memory;                          /* one allocation: the buffer for on_hidden, then the values */
     float *hidden;                            /* [chunk, hidden] */
+    uint8_t *const **tables;                  /* [chunk]: the tables of a step's sequences */
     bool by_head;                             /* in attention's ops each worker takes whole KV heads */
     bool no_barrier[FB_SECTIONS][FB_MAX_OPS]; /* no barrier after this op */
 } cpu_executor;
@@ -25,7 +27,6 @@ typedef struct cpu_step {
     fb_cpu_device *device;
     const fb_batch *batch;
     fb_trace *trace;
-    uint8_t *cache;
     atomic_llong stop_at; /* no layer from this one on runs; set by worker 0 before a barrier */
     atomic_bool left_out; /* the step was cancelled, and a worker left out work: there is no result */
     double op_began;      /* profile: when the op before ended */
@@ -85,6 +86,9 @@ static fb_status allocate(cpu_executor *e, fb_error *err) {
     FB_TRY(fb_memory_take("activations", hidden_bytes + fb_frame_bytes(f), &memory, err));
     e->memory = memory;
     e->hidden = memory;
+    e->tables = malloc((size_t)f->options.chunk * sizeof *e->tables);
+    if (!e->tables)
+        return fb_fail_memory(err, "tables of the KV cache", f->options.chunk * (int64_t)sizeof *e->tables);
     fb_frame_place(f, e->memory + hidden_bytes);
     return FB_OK;
 }
@@ -119,6 +123,7 @@ static fb_status start(cpu_executor *e, const fb_bound *bound, const fb_executor
 void fb_cpu_close(fb_executor *executor) {
     cpu_executor *e = (cpu_executor *)executor;
     free(e->memory);
+    free(e->tables);
     free(e);
 }
 
@@ -154,7 +159,10 @@ static void run_section(cpu_step *step, fb_section section, int64_t layer, fb_wo
         bool barrier = !e->no_barrier[section][i];
         fb_call call;
         fb_frame_call(f, section, i, layer, step->batch, step->batch->rows, &call);
-        if (section == FB_BODY) call.kv = fb_frame_cache(f, step->cache, layer);
+        if (section == FB_BODY) {
+            call.kv = fb_frame_cache(f, layer);
+            call.kv.tables = e->tables;
+        }
         worker->apart = !barrier;
         if (!fb_worker_cancelled(worker)) e->isa->kernels[op->kind](&call, worker);
         if (worker->index == 0) fb_trace_count(step->trace, op, barrier);
@@ -246,9 +254,9 @@ fb_status fb_cpu_run(fb_executor *executor, const fb_batch *batch, fb_trace *tra
                      .device = (fb_cpu_device *)e->base.device,
                      .batch = batch,
                      .trace = trace,
-                     .cache = batch->sequences[0]->cache->memory,
                      .stop_at = INT64_MAX,
                      .op_began = f->options.profile ? fb_now() : 0};
+    for (int32_t i = 0; i < batch->sequence_count; i++) e->tables[i] = batch->sequences[i]->table;
     FB_TRY(fb_pool_grow(step.device->pool, e->threads, err)); /* this may be a fork of who opened it */
     fb_pool_run(step.device->pool, e->threads, run_worker, &step);
     if (left_out(&step) || stop_at(&step) <= f->bound.program->layers)

@@ -34,8 +34,8 @@ const char *fb_cpu_variant(const fb_executor *executor);
 int32_t fb_cpu_thread_count(const fb_executor *executor);
 
 /* Caches (cache.c). */
-fb_status fb_cpu_cache_take(fb_executor *executor, uint8_t **out, fb_error *err);
-void fb_cpu_cache_give(fb_executor *executor, uint8_t *memory);
+fb_status fb_cpu_cache_take(fb_executor *executor, int64_t count, uint8_t **out, fb_error *err);
+void fb_cpu_cache_give(fb_device *device, uint8_t *memory);
 fb_status fb_cpu_cache_copy(fb_executor *executor, uint8_t *to, const uint8_t *from, int64_t position,
                             fb_error *err);
 

@@ -16,7 +16,7 @@ static double score_of(const fb_call *call, int64_t row, int64_t head, int64_t s
     int64_t group = q->heads / kv->heads;
     double sum = 0;
     if (!sees(call, row, slot)) return -INFINITY;
-    REF_FOR(i, q->width) sum += ref_get(q, row, head, i) * ref_key(kv, head / group, slot, i);
+    REF_FOR(i, q->width) sum += ref_get(q, row, head, i) * ref_key(call, row, head / group, slot, i);
     sum *= (double)call->attr.scale;
     return call->attr.cap ? ref_softcap(sum, (double)call->attr.cap) : sum;
 }
@@ -51,7 +51,7 @@ void fb_cpu_attn_values_ref(const fb_call *call, const fb_worker *worker) {
         double sum = 0;
         REF_FOR(j, count_of(call, row))
         if (sees(call, row, j))
-            sum += ref_get(&call->in[0], row, head, j) * ref_value(&call->kv, head / group, j, i);
+            sum += ref_get(&call->in[0], row, head, j) * ref_value(call, row, head / group, j, i);
         ref_set(out, row, head, i, sum);
     }
 }
@@ -74,7 +74,8 @@ static void attend(const fb_call *call, const fb_worker *worker) {
         REF_FOR(i, fb_worker_cancelled(worker) ? 0 : q->width) {
             double sum = 0;
             REF_FOR(j, count)
-            if (sees(call, row, j)) sum += exp(score[j] - most) / total * ref_value(kv, head / group, j, i);
+            if (sees(call, row, j))
+                sum += exp(score[j] - most) / total * ref_value(call, row, head / group, j, i);
             ref_set(&call->out[0], row, head, i, sum);
         }
     }

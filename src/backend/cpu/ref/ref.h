@@ -26,13 +26,15 @@ static inline double ref_weight(const fb_weight *w, int64_t row, int64_t col) {
     return fb_weight_get(w, row, col);
 }
 
-/* Element i of the cached key or value at `position`. */
-static inline double ref_key(const fb_kv *kv, int64_t head, int64_t position, int64_t i) {
-    return fb_dtype_get(kv->dtype, fb_key_at(kv, head, position), i * FB_KV_GROUP);
+/* Element i of the key or value in a slot of the row's sequence. */
+static inline double ref_key(const fb_call *call, int64_t row, int64_t head, int64_t slot, int64_t i) {
+    const fb_kv *kv = &call->kv;
+    return fb_dtype_get(kv->dtype, fb_key_of(kv, call->row[row].sequence, head, slot), i * FB_KV_GROUP);
 }
 
-static inline double ref_value(const fb_kv *kv, int64_t head, int64_t position, int64_t i) {
-    return fb_dtype_get(kv->dtype, fb_value_at(kv, head, position), i);
+static inline double ref_value(const fb_call *call, int64_t row, int64_t head, int64_t slot, int64_t i) {
+    const fb_kv *kv = &call->kv;
+    return fb_dtype_get(kv->dtype, fb_value_of(kv, call->row[row].sequence, head, slot), i);
 }
 
 /* Elements of a normalised row. The norms and the ops with a fused norm share this. */

@@ -29,10 +29,10 @@ void fb_cpu_rope_ref(const fb_call *call, const fb_worker *worker) {
     }
 }
 
-static void append(const fb_kv *kv, int64_t head, int64_t position, int64_t i, double k, double v) {
-    int64_t slot = fb_ring_slot(&kv->ring, position);
-    fb_dtype_set(kv->dtype, fb_key_at(kv, head, slot), i * FB_KV_GROUP, k);
-    fb_dtype_set(kv->dtype, fb_value_at(kv, head, slot), i, v);
+static void append(const fb_kv *kv, int64_t head, const fb_row *row, int64_t i, double k, double v) {
+    int64_t slot = fb_ring_slot(&kv->ring, row->position);
+    fb_dtype_set(kv->dtype, fb_key_of(kv, row->sequence, head, slot), i * FB_KV_GROUP, k);
+    fb_dtype_set(kv->dtype, fb_value_of(kv, row->sequence, head, slot), i, v);
 }
 
 void fb_cpu_kv_append_ref(const fb_call *call, const fb_worker *worker) {
@@ -40,7 +40,7 @@ void fb_cpu_kv_append_ref(const fb_call *call, const fb_worker *worker) {
     REF_FOR(row, call->rows)
     REF_FOR(head, call->kv.heads)
     REF_FOR(i, call->kv.width)
-    append(&call->kv, head, call->row[row].position, i, ref_get(&call->in[0], row, head, i),
+    append(&call->kv, head, &call->row[row], i, ref_get(&call->in[0], row, head, i),
            ref_get(&call->in[1], row, head, i));
 }
 
@@ -66,6 +66,6 @@ void fb_cpu_rope_kv_ref(const fb_call *call, const fb_worker *worker) {
         k.out[0] = (fb_view){rotated, FB_F64, 1, kv->width, 0, 0};
         fb_cpu_rope_ref(&k, worker);
         REF_FOR(i, kv->width)
-        append(kv, head, call->row[row].position, i, rotated[i], ref_get(&call->in[2], row, head, i));
+        append(kv, head, &call->row[row], i, rotated[i], ref_get(&call->in[2], row, head, i));
     }
 }

@@ -60,7 +60,7 @@ static int64_t workspace_bytes(fb_frame *f) {
             case FB_OP_ATTN_FLASH:
                 for (int64_t layer = 0; layer < p->layers; layer++) {
                     if (layer && p->kind_of[layer] == p->kind_of[layer - 1]) continue;
-                    call.kv = fb_frame_cache(f, NULL, layer);
+                    call.kv = fb_frame_cache(f, layer);
                     most = max_of(most, fb_cuda_attention_scratch(&call, call.rows, call.kv.capacity));
                 }
                 break;
@@ -115,7 +115,7 @@ static bool append_layers(const fb_frame *f, const fb_row *rows, const fb_cuda_c
         for (int32_t i = 0; i < p->op_count[FB_BODY]; i++) {
             fb_call call;
             fb_frame_call(f, FB_BODY, i, layer, &batch, rows, &call);
-            call.kv = fb_frame_cache(f, NULL, layer);
+            call.kv = fb_frame_cache(f, layer);
             if (fb_cuda_launches[p->ops[FB_BODY][i].kind](&call, cx)) return false;
         }
     return true;
@@ -268,16 +268,16 @@ fb_status fb_cuda_open(fb_device *device, const fb_bound *bound, const fb_execut
 
 /* ---- caches ---- */
 
-fb_status fb_cuda_cache_take(fb_executor *executor, uint8_t **out, fb_error *err) {
+fb_status fb_cuda_cache_take(fb_executor *executor, int64_t count, uint8_t **out, fb_error *err) {
     fb_cuda_executor *e = (fb_cuda_executor *)executor;
     const fb_frame *f = &executor->frame;
     char what[64];
     void *memory;
     fb_frame_cache_name(f, what, sizeof what);
-    FB_TRY(fb_gpu_take(e->gpu, what, fb_frame_cache_bytes(f), &memory, err));
+    int64_t bytes = count * f->block_bytes;
+    FB_TRY(fb_gpu_take(e->gpu, what, bytes, &memory, err));
     /* Slots between the sinks and the ring are read with a weight of zero: NaN there would spoil the sum. */
-    fb_status status =
-        fb_frame_forgets(f) ? fb_gpu_clear(e->gpu, memory, fb_frame_cache_bytes(f), err) : FB_OK;
+    fb_status status = fb_frame_forgets(f) ? fb_gpu_clear(e->gpu, memory, bytes, err) : FB_OK;
     if (status != FB_OK) {
         fb_gpu_give(e->gpu, memory);
         return status;
@@ -286,8 +286,8 @@ fb_status fb_cuda_cache_take(fb_executor *executor, uint8_t **out, fb_error *err
     return FB_OK;
 }
 
-void fb_cuda_cache_give(fb_executor *executor, uint8_t *memory) {
-    fb_gpu_give(((fb_cuda_executor *)executor)->gpu, memory);
+void fb_cuda_cache_give(fb_device *device, uint8_t *memory) {
+    fb_gpu_give(((fb_cuda_device *)device)->gpu, memory);
 }
 
 /* Copies the slots of the tokens before `position`; of a ring, all slots. */
@@ -298,7 +298,7 @@ fb_status fb_cuda_cache_copy(fb_executor *executor, uint8_t *to, const uint8_t *
     const fb_program *p = f->bound.program;
     int64_t slot = p->head_dim * fb_dtype_size(f->options.kv);
     for (int64_t layer = 0; layer < p->layers && position > 0; layer++) {
-        fb_kv kv = fb_frame_cache(f, NULL, layer);
+        fb_kv kv = fb_frame_cache(f, layer);
         int64_t slots = kv.ring.window ? kv.capacity : position;
         for (int half = 0; half < 2; half++) {
             int64_t at = half ? kv.v_at : kv.k_at;

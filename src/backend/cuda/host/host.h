@@ -57,8 +57,8 @@ void fb_cuda_close(fb_executor *executor);
 const char *fb_cuda_persistent_why_not(fb_device *device, const fb_bound *bound,
                                        const fb_executor_options *options);
 void fb_cuda_workspace_leave(fb_gpu *gpu, fb_cuda_workspace *workspace);
-fb_status fb_cuda_cache_take(fb_executor *executor, uint8_t **out, fb_error *err);
-void fb_cuda_cache_give(fb_executor *executor, uint8_t *memory);
+fb_status fb_cuda_cache_take(fb_executor *executor, int64_t count, uint8_t **out, fb_error *err);
+void fb_cuda_cache_give(fb_device *device, uint8_t *memory);
 fb_status fb_cuda_cache_copy(fb_executor *executor, uint8_t *to, const uint8_t *from, int64_t position,
                              fb_error *err);
 

@@ -1,5 +1,6 @@
 /* Steps on a GPU: launched op by op, or recorded once and launched as one graph. */
 #include "backend/cuda/host/host.h"
+#include "backend/sequence.h"
 
 /* ---- one pass over the program ---- */
 
@@ -10,7 +11,7 @@ static fb_status launch_section(fb_cuda_executor *e, const fb_batch *batch, fb_s
         const fb_op *op = &p->ops[section][i];
         fb_call call;
         fb_frame_call(&e->base.frame, section, i, layer, batch, e->state->rows, &call);
-        if (section == FB_BODY) call.kv = fb_frame_cache(&e->base.frame, NULL, layer);
+        if (section == FB_BODY) call.kv = fb_frame_cache(&e->base.frame, layer);
         FB_TRY(fb_gpu_check(fb_cuda_launches[op->kind](&call, &e->cx), fb_op_table[op->kind].name, err));
         fb_trace_count(e->trace, op, true);
         if (e->base.frame.options.profile) FB_TRY(fb_gpu_mark(e->gpu, ++e->marks, err));
@@ -76,7 +77,7 @@ static fb_status launch_all(fb_cuda_executor *e, const fb_batch *batch, bool lis
 
 /* ---- a step, launched op by op ---- */
 
-static uint8_t *cache_of(const fb_batch *batch) { return batch->sequences[0]->cache->memory; }
+static uint8_t *cache_of(const fb_batch *batch) { return batch->sequences[0]->table[0]; }
 
 static fb_status send_state(fb_cuda_executor *e, const fb_batch *batch, fb_error *err) {
     e->sent->best = -1;
