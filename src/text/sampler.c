@@ -361,7 +361,8 @@ fb_status fb_sampler_logprobs(const fb_sampler *sampler, const float *logits, in
     double sum = 0;
     const double highest = best[0].score;
     for (int64_t i = 0; i < vocab; i++) sum += exp(logits[i] - highest);
-    const double log_sum = log(sum);
+    /* The sum is at least 1, from the best token. */
+    const double log_sum = log(sum); /* cppcheck-suppress invalidFunctionArg */
     *logprob = logits[chosen] - highest - log_sum;
     for (int64_t left = count; left > 0; left--) { /* the heap is taken apart, the best first */
         top[count - left] = (fb_logprob){.logprob = best[0].score - highest - log_sum, .id = best[0].id};
