@@ -431,17 +431,32 @@ FB_API fb_status fb_session_plan_text(const fb_session *session, char **text, fb
 
 typedef struct fb_sampler fb_sampler;
 
-/* Applied in this order: repeat penalty, top-k, temperature, top-p, min-p, one draw. */
+/* What is added to a token's logit. Frozen, as fb_error. */
+typedef struct fb_logit_bias {
+    int32_t id; /* 0 to vocab - 1 */
+    float bias; /* -100 to 100, or -INFINITY: the token is never chosen */
+} fb_logit_bias;
+
+/* Applied in this order: logit bias, repeat penalty, presence and frequency penalty, top-k, temperature,
+ * top-p, min-p, one draw. At temperature 0 the highest score is taken after bias, presence and frequency
+ * penalty; the other options have no effect. */
 typedef struct fb_sampler_options {
     size_t size;
-    float temperature; /* 0: take the highest score and ignore the other options; at most 100 */
+    float temperature; /* 0: take the highest score; at most 100 */
     float top_p;       /* keep the best tokens until their probabilities add up to p; 1: all */
     float min_p;       /* drop tokens less probable than p times the best; 0: none */
     /* Positive scores of recent tokens are divided by this, negative ones multiplied; 1: off. */
     float repeat_penalty;
-    int64_t repeat_window; /* how many tokens count as recent */
+    int64_t repeat_window; /* how many tokens count as recent, for all three penalties; the prompt's, too */
     int64_t top_k;         /* keep the k best; 0: all */
     uint64_t seed;
+    uint64_t sequence; /* draws of different sequences are independent, also with one seed */
+    /* [logit_bias_count], copied by fb_sampler_create. Several biases of one token add up. */
+    const fb_logit_bias *logit_bias;
+    int64_t logit_bias_count; /* 0 to vocab */
+    /* Subtracted from the score of a recent token: once, and once for each time that it is recent. -2 to 2;
+     * 0: off. */
+    float presence_penalty, frequency_penalty;
 } fb_sampler_options;
 
 FB_API void fb_sampler_options_init(fb_sampler_options *options, size_t size);
@@ -451,11 +466,35 @@ static inline void fb_sampler_options_default(fb_sampler_options *options) {
 
 FB_API fb_status fb_sampler_create(const fb_sampler_options *options, int64_t vocab, fb_sampler **out,
                                    fb_error *err);
-/* Tells the sampler about a token that it did not choose (a prompt's), for the repeat penalty. */
+/* Tells the sampler about a token that it did not choose (a prompt's), for the penalties. */
 FB_API void fb_sampler_accept(fb_sampler *sampler, int32_t id);
-/* Chooses a token from logits [vocab] and accepts it. Fails if a logit is NaN or +inf, or if none is finite.
- */
+/* Chooses a token from logits [vocab] and accepts it. Fails if a logit is NaN or +inf, or if none is finite
+ * that is not banned. */
 FB_API fb_status fb_sampler_next(fb_sampler *sampler, const float *logits, int32_t *id, fb_error *err);
+
+/* The next token chosen is number `number`; the first one of a sampler is 0. Every choice counts, also one at
+ * temperature 0. With fb_sampler_accept for the tokens before it, a request that is computed again goes on as
+ * it would have.
+ *
+ * A draw is a function of seed, sequence and number alone. With mix() the mixer of SplitMix64, G its constant
+ * 0x9e3779b97f4a7c15, and all sums modulo 2^64, the random number of a draw is the upper 53 bits of
+ * mix(seed + mix(sequence) + (number + 1) * G), over 2^53. mix(0) is 0: sequence 0 is SplitMix64 itself. */
+FB_API void fb_sampler_seek(fb_sampler *sampler, uint64_t number);
+
+/* A token and the natural logarithm of its probability. Frozen, as fb_error. */
+typedef struct fb_logprob {
+    double logprob;
+    int32_t id;
+} fb_logprob;
+
+#define FB_MAX_LOGPROBS 20
+
+/* Log-probabilities from logits [vocab] as the model gave them: the softmax over the whole vocabulary, before
+ * bias, penalties and temperature. `logprob` gets that of `chosen`, top [count] the best tokens: the best
+ * first, the lower id first among equals. `count` is 0 to FB_MAX_LOGPROBS, and at most vocab; with 0, `top`
+ * may be NULL. Fails for the logits for which fb_sampler_next fails. */
+FB_API fb_status fb_sampler_logprobs(const fb_sampler *sampler, const float *logits, int32_t chosen,
+                                     double *logprob, fb_logprob *top, int64_t count, fb_error *err);
 FB_API void fb_sampler_free(fb_sampler *sampler);
 
 /* ---- fuses ---- */

@@ -76,6 +76,8 @@ $(BUILD)/obj/%.o: src/%.c | $(DEPS)
 # The search for scales is most of what quantising costs. Without a promise about floating-point exceptions, which nobody reads,
 # its loops become vectors; values stay what they are.
 $(BUILD)/obj/base/quant.o: CFLAGS_ALL += $(KERNEL_OPT) -fno-trapping-math
+# The same for the pass over all logits.
+$(BUILD)/obj/text/sampler.o: CFLAGS_ALL += $(KERNEL_OPT) -fno-trapping-math
 
 # The commit, for benchmarks: in one object, made anew only when it is another one.
 COMMIT := $(or $(shell git describe --always --dirty --abbrev=12 2>/dev/null),unknown)

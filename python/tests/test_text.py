@@ -19,6 +19,12 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({"temperature": 0}, ["--temp", "0"]),
     ({"temperature": 1.3, "top_k": 0}, ["--temp", "1.3", "--top-k", "0"]),
     ({"top_p": 0.5, "min_p": 0.0, "repeat_penalty": 1.0}, ["--top-p", "0.5", "--min-p", "0", "--repeat-penalty", "1"]),
+    (
+        {"presence_penalty": 0.5, "frequency_penalty": -0.25, "logit_bias": {344: -float("inf"), 13: 1.5}},
+        ["--presence-penalty", "0.5", "--frequency-penalty=-0.25", "--logit-bias", "344:-inf", "--logit-bias", "13+1.5"],
+    ),
+    ({"temperature": 0, "frequency_penalty": 0.5}, ["--temp", "0", "--frequency-penalty", "0.5"]),
+    ({"temperature": 0, "logit_bias": {344: -100.0}}, ["--temp", "0", "--logit-bias", "344-100"]),
     ({"act": "f16", "fuse": "none", "threads": 1}, ["--act", "f16", "--fuse", "none", "--threads", "1"]),
     ({"exact": True, "isa": "portable", "kv": "f32"}, ["--exact", "--isa", "portable", "--kv", "f32"]),
     ({"cache": "sinks", "sinks": 2, "window": 20}, ["--cache", "sinks", "--sinks", "2", "--window", "20"]),
@@ -53,6 +59,22 @@ def test_defaults_and_limits(model: fusebox.Model, cli: Cli) -> None:
     assert first.seed != second.seed
     assert model.generate(PROMPT, max_tokens=8, seed=first.seed) == first
     assert model.generate(PROMPT, max_tokens=8, seed=2**64 - 1).seed == 2**64 - 1
+
+
+def test_sequences_of_one_seed(model: fusebox.Model) -> None:
+    texts = [str(model.generate(PROMPT, max_tokens=20, seed=7, sequence=sequence)) for sequence in (0, 1, 2, 2**64 - 1)]
+    assert len(set(texts)) == 4
+    assert model.generate(PROMPT, max_tokens=20, seed=7) == texts[0]
+    assert model.generate(PROMPT, max_tokens=20, seed=7, sequence=2) == texts[2]
+
+
+def test_biases(model: fusebox.Model) -> None:
+    banned = dict.fromkeys(range(1, model.info.vocab), -float("inf"))
+    assert model.generate(PROMPT, max_tokens=5, logit_bias={77: 100.0}, temperature=0).tokens == [77] * 5
+    assert model.generate(PROMPT, max_tokens=5, logit_bias={}, temperature=0).tokens[:3] == [344, 260, 553]
+    with model.session() as session:
+        assert session.generate(PROMPT, max_tokens=5, logit_bias={77: 100.0}, temperature=0).tokens == [77] * 5
+    assert set(model.generate(PROMPT, max_tokens=5, logit_bias=banned, endless=True).tokens) == {0}
 
 
 def test_stats_print_as_the_command_line(model: fusebox.Model) -> None:

@@ -80,6 +80,7 @@ static bool parse(const cli_command *command, int argc, char **argv, cli_chat_ar
     if (!cli_args_parse(&args, argc, argv, status)) return false;
     *status = take_positionals(&args, a);
     if (*status == CLI_OK) *status = settle_tokens(a);
+    if (*status == CLI_OK) *status = cli_sampling_parse(&a->sampling);
     return *status == CLI_OK;
 }
 
@@ -106,7 +107,7 @@ int cli_chat(const cli_command *command, int argc, char **argv) {
     if (!parse(command, argc, argv, &a, &status)) return status;
     status = cli_chat_read_template(a.template_file, &a.template_text);
     if (status == CLI_OK) status = cli_model_open(a.model_name, &path, &model);
-    if (status == CLI_OK) status = cli_sampling_seed(&a.sampling);
+    if (status == CLI_OK) status = cli_sampling_settle(&a.sampling, model);
     if (status == CLI_OK) status = settle_context(&a, model);
     if (status == CLI_OK) status = a.render ? cli_chat_render(&a, model) : cli_chat_talk(&a, model);
     fb_model_free(model);

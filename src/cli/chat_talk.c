@@ -351,7 +351,7 @@ static int open_talk(talk *t) {
     const cli_chat_arguments *a = t->arguments;
     fb_session_options_default(&t->session_options);
     CLI_MODEL_SET_FUSE(&a->model, &t->session_options);
-    t->session_options.greedy = a->sampling.temp == 0;
+    t->session_options.greedy = cli_sampling_takes_best(&a->sampling);
     t->session_options.capacity = a->context;
     t->session_options.on_progress = cli_generation_progress;
     if (fb_session_create(t->model, &t->session_options, &t->session, &err) != FB_OK)

@@ -12,7 +12,6 @@ static const char chunks[] = "the planner chooses how many tokens a step has";
 static const char turns[] = "fusebox chat talks in turns";
 static const char one_device[] = "a model runs on one device: --backend cuda:1";
 static const char no_grammar[] = "no grammar restricts the text";
-static const char no_penalty[] = "the one penalty is --repeat-penalty";
 static const char no_sampler[] = "the samplers are --temp, --top-k, --top-p and --min-p";
 static const char no_download[] = "nothing is downloaded: hf download ORG/NAME, then give ORG/NAME as MODEL";
 static const char no_chat[] = "fusebox chat applies the model's template";
@@ -85,9 +84,8 @@ static const cli_foreign rows[] = {
     {"--mirostat", ADVICE, no_sampler, CLI_VALUE},
     {"--ignore-eos", ADVICE, "--stream goes on after an end token", CLI_ALONE},
     {"--repetition-penalty", SAME, "repeat-penalty", CLI_VALUE},
-    {"--repeat-last-n", ADVICE, "--repeat-penalty is always for the last 64 tokens", CLI_VALUE},
-    {"--presence-penalty", ADVICE, no_penalty, CLI_VALUE},
-    {"--frequency-penalty", ADVICE, no_penalty, CLI_VALUE},
+    {"--repeat-last-n", ADVICE, "penalties are always for the last 64 tokens", CLI_VALUE},
+    {"-l", SAME, "logit-bias", CLI_VALUE},
     {"--grammar", ADVICE, no_grammar, CLI_VALUE},
     {"--grammar-file", ADVICE, no_grammar, CLI_VALUE},
     {"-j", ADVICE, no_grammar, CLI_VALUE},

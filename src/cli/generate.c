@@ -47,13 +47,33 @@ static fb_status decode(cli_generation *g, fb_error *err) {
     return status;
 }
 
+/* Of the token that may become the next one. */
+static fb_status take_logprobs(cli_generation *g, const float *logits, int32_t id, fb_error *err) {
+    size_t width = 1 + (size_t)g->top_count;
+    if (g->count == g->room) {
+        int64_t room = g->room ? 2 * g->room : 64;
+        fb_logprob *logprobs = realloc(g->logprobs, (size_t)room * width * sizeof *logprobs);
+        if (!logprobs) {
+            snprintf(err->message, sizeof err->message, "logprobs: no memory for %" PRId64 " tokens", room);
+            return err->status = FB_ERROR_MEMORY;
+        }
+        g->logprobs = logprobs;
+        g->room = room;
+    }
+    fb_logprob *row = g->logprobs + (size_t)g->count * width;
+    row->id = id;
+    return fb_sampler_logprobs(g->sampler, logits, id, &row->logprob, row + 1, g->top_count, err);
+}
+
 static fb_status sample(cli_generation *g, int32_t *id, fb_error *err) {
     if (g->session_options.greedy) return fb_session_best(g->session, id, err);
     const float *logits;
     int64_t rows, vocab;
     fb_status status = fb_session_logits(g->session, &logits, &rows, &vocab, err);
-    if (status == FB_OK) status = fb_sampler_next(g->sampler, logits + (rows - 1) * vocab, id, err);
-    return status;
+    if (status != FB_OK) return status;
+    logits += (rows - 1) * vocab;
+    status = fb_sampler_next(g->sampler, logits, id, err);
+    return status == FB_OK && g->with_logprobs ? take_logprobs(g, logits, *id, err) : status;
 }
 
 static void keep_token(cli_generation *g, int32_t id) {
@@ -206,4 +226,5 @@ void cli_generation_free(cli_generation *g) {
     if (!g->kept_session) fb_session_free(g->session);
     free(g->tokens);
     free(g->seconds);
+    free(g->logprobs);
 }

@@ -26,6 +26,8 @@ typedef struct cli_generation {
     int64_t prompt_count;
     int64_t limit;         /* tokens to generate at most; CLI_ENDLESS: no limit */
     bool keep_all;         /* all tokens are wanted afterwards */
+    bool with_logprobs;    /* and their log-probabilities (needs keep_all); not of a greedy session */
+    int64_t top_count;     /* and those of so many best tokens */
     bool past_end;         /* an end token is a token like others: a new paragraph */
     bool context_is_limit; /* the limit is what the context has left */
     FILE *sink;            /* gets the text, flushed at each token */
@@ -43,6 +45,7 @@ typedef struct cli_generation {
     /* Unless keep_all, those of the last tokens only, in no order: memory does not grow. */
     int32_t *tokens;      /* [kept], without the end token that ended it */
     double *seconds;      /* [kept]: of a token since the one before; the first token's is first_seconds */
+    fb_logprob *logprobs; /* [kept][1 + top_count]: of the token, and of the best ones; or NULL */
     double first_seconds; /* since the start of the prefill */
     int64_t count, kept;
     int32_t last_id;
@@ -58,6 +61,7 @@ typedef struct cli_generation {
     fb_text_stream *stream;
     fb_stop *stops;  /* or NULL */
     double last;     /* when the last token came */
+    int64_t room;    /* tokens that `logprobs` has room for */
     int write_errno; /* why the sink failed */
 } cli_generation;
 

@@ -83,6 +83,43 @@ static void write_fuses(const fb_session *session, cli_json *json) {
     cli_json_close(json, '}');
 }
 
+/* One object a token: its id and log-probability, and the best tokens. */
+static void write_logprobs(const cli_generation *g, cli_json *json) {
+    int64_t width = 1 + g->top_count;
+    cli_json_open(json, "logprobs", '[');
+    for (int64_t i = 0; i < g->kept; i++) {
+        const fb_logprob *row = g->logprobs + i * width;
+        cli_json_open(json, NULL, '{');
+        cli_json_int(json, "id", row->id);
+        cli_json_real(json, "logprob", row->logprob);
+        cli_json_open(json, "top", '[');
+        for (int64_t k = 1; k < width; k++) {
+            cli_json_open(json, NULL, '{');
+            cli_json_int(json, "id", row[k].id);
+            cli_json_real(json, "logprob", row[k].logprob);
+            cli_json_close(json, '}');
+        }
+        cli_json_close(json, ']');
+        cli_json_close(json, '}');
+    }
+    cli_json_close(json, ']');
+}
+
+/* A banned token's bias is null: JSON has no infinity. */
+static void write_sampling(const fb_sampler_options *o, cli_json *json) {
+    cli_json_uint(json, "seed", o->seed);
+    cli_json_float(json, "presence_penalty", o->presence_penalty);
+    cli_json_float(json, "frequency_penalty", o->frequency_penalty);
+    cli_json_open(json, "logit_bias", '[');
+    for (int64_t i = 0; i < o->logit_bias_count; i++) {
+        cli_json_open(json, NULL, '{');
+        cli_json_int(json, "id", o->logit_bias[i].id);
+        cli_json_float(json, "bias", o->logit_bias[i].bias);
+        cli_json_close(json, '}');
+    }
+    cli_json_close(json, ']');
+}
+
 static fb_dtype cache_dtype(const cli_generation *g) {
     fb_dtype kv;
     const fb_session_options *o = &g->session_options;
@@ -125,8 +162,9 @@ void cli_report_json(const cli_report *report, FILE *out) {
     cli_json_open(&json, "tokens", '[');
     for (int64_t i = 0; i < g->kept; i++) cli_json_int(&json, NULL, g->tokens[i]);
     cli_json_close(&json, ']');
+    if (g->with_logprobs) write_logprobs(g, &json);
     cli_json_string(&json, "stop", stop_names[g->stop]);
-    cli_json_uint(&json, "seed", g->sampler_options.seed);
+    write_sampling(&g->sampler_options, &json);
     cli_json_open(&json, "stats", '{');
     cli_json_real(&json, "load_ms", report->load_seconds * 1e3);
     cli_json_real(&json, "prefill_ms", g->prefill_seconds * 1e3);

@@ -20,8 +20,8 @@ typedef struct run_options {
     cli_list stop;
     const char *system, *template_file;
     char *template_text; /* of template_file; NULL: the model's */
-    int64_t tokens, context;
-    bool tokens_given, stats, json, endless, chat;
+    int64_t tokens, context, logprobs;
+    bool tokens_given, logprobs_given, stats, json, endless, chat;
 } run_options;
 
 /* ---- the command line ------------------------------------------------------------------------ */
@@ -72,6 +72,9 @@ static bool parse(const cli_command *command, int argc, char **argv, run_options
     const cli_option output[] = {
         {CLI_ROW(0, "stats", CLI_FLAG, &o->stats, NULL, "times, speed and memory to standard error")},
         {CLI_ROW(0, "json", CLI_FLAG, &o->json, NULL, "one JSON object instead of the text")},
+        {CLI_ROW(0, "logprobs", CLI_INT, &o->logprobs, "N",
+                 "with --json: log-probabilities of each token and of the N best"),
+         .range = {0, FB_MAX_LOGPROBS}, .fallback = "none", .given = &o->logprobs_given},
     };
     const cli_group groups[] = {
         {"prompt", prompt, sizeof prompt / sizeof *prompt}, {"sampling", sampling, CLI_SAMPLING_ROWS},
@@ -91,6 +94,10 @@ static bool parse(const cli_command *command, int argc, char **argv, run_options
         *status = cli_fail(CLI_USAGE, "--system: %s (only with --chat)", o->system);
     if (*status == CLI_OK && o->template_file && !o->chat)
         *status = cli_fail(CLI_USAGE, "--template: %s (only with --chat)", o->template_file);
+    if (*status == CLI_OK) *status = cli_sampling_parse(&o->sampling);
+    if (*status == CLI_OK && o->logprobs_given && !o->json)
+        *status = cli_fail(CLI_USAGE, "--logprobs: %lld (only with --json, which prints them)",
+                           (long long)o->logprobs);
     return *status == CLI_OK;
 }
 
@@ -131,7 +138,9 @@ static int set_options(const run_options *o, const cli_prompt *prompt, cli_gener
     CLI_MODEL_SET_FUSE(&o->model, session);
     int status = cli_memory_take(&o->stream, &session->cache, &session->sinks, &session->window);
     if (status != CLI_OK) return status;
-    session->greedy = o->sampling.temp == 0; /* no other sampling option matters then */
+    session->greedy = cli_sampling_takes_best(&o->sampling) && !o->logprobs_given;
+    g->with_logprobs = o->logprobs_given;
+    g->top_count = o->logprobs;
     cli_sampling_take(&o->sampling, &g->sampler_options);
     g->stop_texts = o->stop.values;
     g->stop_count = o->stop.count;
@@ -226,7 +235,7 @@ int cli_run(const cli_command *command, int argc, char **argv) {
     status = cli_chat_read_template(options.template_file, &options.template_text);
     if (status == CLI_OK) status = cli_model_open(options.model_name, &path, &model);
     double load_seconds = cli_clock() - start;
-    if (status == CLI_OK) status = cli_sampling_seed(&options.sampling);
+    if (status == CLI_OK) status = cli_sampling_settle(&options.sampling, model);
     if (status == CLI_OK) status = cli_prompt_read(&prompt, options.text, options.file);
     if (status == CLI_OK) status = run_model(&options, &prompt, model, load_seconds);
     fb_model_free(model);

@@ -1,8 +1,12 @@
-/* Scores to a token: repeat penalty, top-k, temperature, top-p, min-p, one draw.
+/* Scores to a token: bias, penalties, top-k, temperature, top-p, min-p, one draw. And log-probabilities.
  *
  * Candidates are ordered by score, ties by id (the lower one first), and a draw walks them in that order.
  * Top-k, top-p and min-p each keep a prefix of it, so no more of it than the kept prefix is ever sorted: a
- * vocabulary of 128,000 costs one pass and a heap. */
+ * vocabulary of 128,000 costs one pass and a heap.
+ *
+ * The pass goes by blocks of 32 logits. Where no token of a block has a bias or is recent, one vector
+ * comparison says whether any of its logits is above the worst candidate so far. Few blocks have one: of
+ * 128,256 random logits, some 330 enter a heap of 40. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -12,6 +16,9 @@
 #define MIN_PENALTY     0.01f
 #define MAX_PENALTY     100
 #define MAX_WINDOW      1000000
+#define MAX_ADDITIVE    2 /* of presence and frequency penalty */
+#define MAX_BIAS        100
+#define BLOCK           32
 
 typedef struct candidate {
     double score;
@@ -19,11 +26,15 @@ typedef struct candidate {
 } candidate;
 
 struct fb_sampler {
-    fb_sampler_options options;
+    fb_sampler_options options; /* without the pointer */
     int64_t vocab;
-    uint64_t random;       /* state of the generator */
-    candidate *candidates; /* [vocab], scratch */
+    int64_t limit;         /* candidates of a choice at most */
+    uint64_t first;        /* state of the generator before draw 0 */
+    uint64_t number;       /* of the next choice */
+    candidate *candidates; /* [limit], scratch */
+    double *bias;          /* [vocab], or NULL */
     int32_t *seen;         /* [vocab], how often an id is in the ring */
+    int64_t *changed;      /* [blocks of vocab], biases of its ids, and how often they are in the ring */
     int32_t *ring;         /* [repeat_window], the recent ids */
     int64_t accepted;      /* ids ever accepted; the next one goes to ring[accepted % repeat_window] */
 };
@@ -32,15 +43,18 @@ struct fb_sampler {
 
 /* SplitMix64 (Steele, Lea, Flood 2014): a counter and a mixer. A seed must give the same text in every
  * release, so the generator and the way to a double are fixed; the tests hold known values. */
-static uint64_t random_next(uint64_t *state) {
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
+#define GAMMA 0x9e3779b97f4a7c15u
+
+static uint64_t mix(uint64_t z) {
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
 }
 
 /* Uniform in [0, 1), 53 bits. */
-static double random_unit(uint64_t *state) { return (double)(random_next(state) >> 11) * 0x1p-53; }
+static double random_unit(const fb_sampler *sampler) {
+    return (double)(mix(sampler->first + (sampler->number + 1) * GAMMA) >> 11) * 0x1p-53;
+}
 
 /* ---- heaps of candidates --------------------------------------------------------------------- */
 
@@ -77,7 +91,7 @@ static const fb_sampler_options defaults = {.size = sizeof defaults,
                                             .repeat_window = 64,
                                             .seed = 0};
 static const fb_sized sized = FB_SIZED(fb_sampler_options, temperature, &defaults);
-FB_SIZED_ENDS_WITH(fb_sampler_options, seed);
+FB_SIZED_ENDS_WITH(fb_sampler_options, frequency_penalty);
 
 void fb_sampler_options_init(fb_sampler_options *options, size_t size) {
     fb_sized_init(&sized, options, size);
@@ -95,6 +109,22 @@ static fb_status check_int(const char *what, int64_t value, int64_t min, int64_t
                    (long long)max);
 }
 
+static fb_status check_bias(const fb_sampler_options *options, int64_t vocab, fb_error *err) {
+    int64_t count = options->logit_bias_count;
+    FB_TRY(check_int("logit_bias_count", count, 0, vocab, err));
+    if (count > 0 && !options->logit_bias)
+        return fb_fail(err, FB_ERROR_USAGE, "logit_bias: NULL (%lld of them are promised)", (long long)count);
+    for (int64_t i = 0; i < count; i++) {
+        int32_t id = options->logit_bias[i].id;
+        double bias = options->logit_bias[i].bias;
+        FB_TRY(check_int("logit_bias: token", id, 0, vocab - 1, err));
+        if (bias != -INFINITY && !(fabs(bias) <= MAX_BIAS))
+            return fb_fail(err, FB_ERROR_USAGE, "logit_bias: %g for token %d (%d to %d, or -inf)", bias, id,
+                           -MAX_BIAS, MAX_BIAS);
+    }
+    return FB_OK;
+}
+
 static fb_status check_options(const fb_sampler_options *options, int64_t vocab, fb_error *err) {
     FB_TRY(check_int("vocab", vocab, 1, INT32_MAX, err));
     FB_TRY(check_real("temperature", options->temperature, 0, MAX_TEMPERATURE, err));
@@ -102,10 +132,37 @@ static fb_status check_options(const fb_sampler_options *options, int64_t vocab,
     FB_TRY(check_real("top_p", options->top_p, 0, 1, err));
     FB_TRY(check_real("min_p", options->min_p, 0, 1, err));
     FB_TRY(check_real("repeat_penalty", options->repeat_penalty, MIN_PENALTY, MAX_PENALTY, err));
-    return check_int("repeat_window", options->repeat_window, 0, MAX_WINDOW, err);
+    FB_TRY(check_int("repeat_window", options->repeat_window, 0, MAX_WINDOW, err));
+    FB_TRY(check_real("presence_penalty", options->presence_penalty, -MAX_ADDITIVE, MAX_ADDITIVE, err));
+    FB_TRY(check_real("frequency_penalty", options->frequency_penalty, -MAX_ADDITIVE, MAX_ADDITIVE, err));
+    return check_bias(options, vocab, err);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
+
+static fb_status allocate(fb_sampler *sampler, fb_error *err) {
+    size_t vocab = (size_t)sampler->vocab, window = (size_t)sampler->options.repeat_window;
+    size_t limit = (size_t)sampler->limit, blocks = (vocab + BLOCK - 1) / BLOCK;
+    bool biased = sampler->options.logit_bias_count > 0;
+    sampler->candidates = malloc(limit * sizeof *sampler->candidates);
+    sampler->seen = calloc(vocab, sizeof *sampler->seen);
+    sampler->changed = calloc(blocks, sizeof *sampler->changed);
+    sampler->ring = malloc((window ? window : 1) * sizeof *sampler->ring);
+    if (biased) sampler->bias = calloc(vocab, sizeof *sampler->bias);
+    if (sampler->candidates && sampler->seen && sampler->changed && sampler->ring &&
+        (sampler->bias || !biased))
+        return FB_OK;
+    size_t bytes = limit * sizeof(candidate) + (vocab + window) * sizeof(int32_t) + blocks * sizeof(int64_t) +
+                   biased * vocab * sizeof(double);
+    return fb_fail_memory(err, "sampler", (int64_t)bytes);
+}
+
+static void take_bias(fb_sampler *sampler, const fb_logit_bias *bias) {
+    for (int64_t i = 0; i < sampler->options.logit_bias_count; i++) {
+        sampler->bias[bias[i].id] += bias[i].bias;
+        sampler->changed[bias[i].id / BLOCK]++;
+    }
+}
 
 fb_status fb_sampler_create(const fb_sampler_options *given, int64_t vocab, fb_sampler **out, fb_error *err) {
     *out = NULL;
@@ -115,16 +172,17 @@ fb_status fb_sampler_create(const fb_sampler_options *given, int64_t vocab, fb_s
     fb_sampler *sampler = calloc(1, sizeof *sampler);
     if (!sampler) return fb_fail_memory(err, "sampler", (int64_t)sizeof *sampler);
     sampler->options = options;
+    sampler->options.logit_bias = NULL;
     sampler->vocab = vocab;
-    sampler->random = options.seed;
-    size_t window = (size_t)options.repeat_window;
-    sampler->candidates = malloc((size_t)vocab * sizeof *sampler->candidates);
-    sampler->seen = calloc((size_t)vocab, sizeof *sampler->seen);
-    sampler->ring = malloc((window ? window : 1) * sizeof *sampler->ring);
-    if (!sampler->candidates || !sampler->seen || !sampler->ring) {
+    sampler->first = options.seed + mix(options.sequence);
+    sampler->limit = options.top_k > 0 && options.top_k < vocab ? options.top_k : vocab;
+    if (options.temperature == 0) sampler->limit = 1;
+    fb_status status = allocate(sampler, err);
+    if (status != FB_OK) {
         fb_sampler_free(sampler);
-        return fb_fail_memory(err, "sampler", vocab * (int64_t)(sizeof(candidate) + sizeof(int32_t)));
+        return status;
     }
+    take_bias(sampler, options.logit_bias);
     *out = sampler;
     return FB_OK;
 }
@@ -132,74 +190,108 @@ fb_status fb_sampler_create(const fb_sampler_options *given, int64_t vocab, fb_s
 void fb_sampler_free(fb_sampler *sampler) {
     if (!sampler) return;
     free(sampler->candidates);
+    free(sampler->bias);
     free(sampler->seen);
+    free(sampler->changed);
     free(sampler->ring);
     free(sampler);
+}
+
+/* ---- recent tokens --------------------------------------------------------------------------- */
+
+static void count_seen(fb_sampler *sampler, int32_t id, int32_t change) {
+    sampler->seen[id] += change;
+    sampler->changed[id / BLOCK] += change;
 }
 
 void fb_sampler_accept(fb_sampler *sampler, int32_t id) {
     int64_t window = sampler->options.repeat_window;
     if (window == 0 || id < 0 || id >= sampler->vocab) return;
     int32_t *slot = &sampler->ring[sampler->accepted % window];
-    if (sampler->accepted >= window) sampler->seen[*slot]--;
+    if (sampler->accepted >= window) count_seen(sampler, *slot, -1);
     *slot = id;
-    sampler->seen[id]++;
+    count_seen(sampler, id, 1);
     sampler->accepted++;
 }
 
-/* ---- choosing -------------------------------------------------------------------------------- */
+/* ---- the best scores ------------------------------------------------------------------------- */
+
+/* In double, so that no finite score times a penalty overflows. The order is llama.cpp's. */
+static double changed_score(const fb_sampler *sampler, const float *logits, int64_t id) {
+    const fb_sampler_options *o = &sampler->options;
+    double score = logits[id];
+    if (sampler->bias) score += sampler->bias[id];
+    int32_t seen = sampler->seen[id];
+    if (seen == 0) return score;
+    double penalty = o->repeat_penalty;
+    if (o->temperature > 0) score = score > 0 ? score / penalty : score * penalty;
+    return score - o->presence_penalty - (double)o->frequency_penalty * seen;
+}
+
+/* Whether one of BLOCK logits is above the threshold, or NaN. A threshold of NaN is below everything. */
+static bool any_above(const float *logits, float threshold) {
+    int above = 0;
+    for (int i = 0; i < BLOCK; i++) above |= !(logits[i] <= threshold);
+    return above != 0;
+}
+
+/* The largest float that is not above a score: penalties and biases give scores between two floats. */
+static float round_down(double score) {
+    float rounded = (float)score;
+    return (double)rounded > score ? nextafterf(rounded, -INFINITY) : rounded;
+}
+
+/* Adds a candidate to a heap of the `limit` best, which has the worst at its root once it is full. */
+static void offer(candidate *heap, int64_t *count, int64_t limit, candidate next) {
+    if (*count < limit) {
+        heap[(*count)++] = next;
+        if (*count == limit) make_heap(heap, limit, true);
+    } else if (better(&next, &heap[0])) {
+        heap[0] = next;
+        sift_down(heap, limit, 0, true);
+    }
+}
 
 /* Minus infinity rules a token out and is allowed; anything else must be a number. */
-static fb_status check_logits(const float *logits, int64_t vocab, fb_error *err) {
-    bool any = false;
-    for (int64_t i = 0; i < vocab; i++) {
-        if (isfinite(logits[i]))
-            any = true;
-        else if (isnan(logits[i]) || logits[i] > 0)
-            return fb_fail(err, FB_ERROR_USAGE, "logits: %g for token %lld (finite or -inf)",
-                           (double)logits[i], (long long)i);
-    }
-    if (any) return FB_OK;
-    return fb_fail(err, FB_ERROR_USAGE, "logits: all %lld are -inf (at least one finite)", (long long)vocab);
+static fb_status fail_logit(const float *logits, int64_t id, fb_error *err) {
+    return fb_fail(err, FB_ERROR_USAGE, "logits: %g for token %lld (finite or -inf)", (double)logits[id],
+                   (long long)id);
 }
 
-static int32_t highest(const float *logits, int64_t vocab) {
-    int64_t best = 0;
-    for (int64_t i = 1; i < vocab; i++)
-        if (logits[i] > logits[best]) best = i;
-    return (int32_t)best;
+static fb_status fail_none(const fb_sampler *sampler, const float *logits, fb_error *err) {
+    int64_t finite = 0;
+    for (int64_t i = 0; i < sampler->vocab; i++) finite += logits[i] > -INFINITY;
+    if (finite > 0)
+        return fb_fail(err, FB_ERROR_USAGE,
+                       "logit_bias: bans all %lld tokens with a finite logit (at least one must be left)",
+                       (long long)finite);
+    return fb_fail(err, FB_ERROR_USAGE, "logits: all %lld are -inf (at least one finite)",
+                   (long long)sampler->vocab);
 }
 
-/* In double, so that no finite score times a penalty overflows. A token in the window is penalised once,
- * however often it is there. */
-static double penalised(const fb_sampler *sampler, const float *logits, int64_t id) {
-    double score = logits[id];
-    if (sampler->seen[id] == 0) return score;
-    double penalty = sampler->options.repeat_penalty;
-    return score > 0 ? score / penalty : score * penalty;
-}
-
-/* Fills `candidates` with the top-k, as a heap with the best at the root. */
-static int64_t collect(fb_sampler *sampler, const float *logits) {
-    candidate *heap = sampler->candidates;
-    int64_t vocab = sampler->vocab;
-    int64_t limit = sampler->options.top_k;
-    if (limit == 0 || limit > vocab) limit = vocab;
-
+/* Fills `heap` with the `limit` best of the vocabulary, the best at the root: by their scores, or with `raw`
+ * by their logits. Ids come in order, so a logit that equals the worst candidate's score does not replace it.
+ */
+static fb_status collect(const fb_sampler *sampler, const float *logits, bool raw, candidate *heap,
+                         int64_t limit, fb_error *err) {
+    float threshold = NAN;
     int64_t count = 0;
-    for (int64_t id = 0; id < vocab; id++) {
-        candidate next = {penalised(sampler, logits, id), (int32_t)id};
-        if (count < limit) {
-            heap[count++] = next;
-            if (count == limit) make_heap(heap, count, true);
-        } else if (better(&next, &heap[0])) {
-            heap[0] = next;
-            sift_down(heap, count, 0, true);
+    for (int64_t begin = 0; begin < sampler->vocab; begin += BLOCK) {
+        const int64_t end = begin + BLOCK < sampler->vocab ? begin + BLOCK : sampler->vocab;
+        const bool changed = !raw && sampler->changed[begin / BLOCK] > 0;
+        if (!changed && end == begin + BLOCK && !any_above(logits + begin, threshold)) continue;
+        for (int64_t id = begin; id < end; id++) {
+            if (!(logits[id] < INFINITY)) return fail_logit(logits, id, err);
+            double score = changed ? changed_score(sampler, logits, id) : logits[id];
+            offer(heap, &count, limit, (candidate){score, (int32_t)id});
         }
+        if (count == limit) threshold = round_down(heap[0].score);
     }
     make_heap(heap, count, false);
-    return count;
+    return heap[0].score > -INFINITY ? FB_OK : fail_none(sampler, logits, err);
 }
+
+/* ---- choosing -------------------------------------------------------------------------------- */
 
 /* The weight of a candidate: its probability over that of the best one, whose weight is 1. */
 static double weight(const fb_sampler *sampler, double score, double best) {
@@ -218,7 +310,7 @@ static int32_t draw(fb_sampler *sampler, int64_t count) {
         if (w >= min_p) possible += w;
     }
 
-    const double unit = random_unit(&sampler->random);
+    const double unit = random_unit(sampler);
     const bool nucleus = top_p < 1;
     /* Without top-p the kept mass is known, and candidates behind the drawn one need no order. */
     const double stop = nucleus ? top_p * total : unit * possible;
@@ -245,9 +337,37 @@ static int32_t draw(fb_sampler *sampler, int64_t count) {
 
 fb_status fb_sampler_next(fb_sampler *sampler, const float *logits, int32_t *id, fb_error *err) {
     *id = 0;
-    FB_TRY(check_logits(logits, sampler->vocab, err));
-    *id = sampler->options.temperature > 0 ? draw(sampler, collect(sampler, logits))
-                                           : highest(logits, sampler->vocab);
+    FB_TRY(collect(sampler, logits, false, sampler->candidates, sampler->limit, err));
+    *id = sampler->options.temperature > 0 ? draw(sampler, sampler->limit) : sampler->candidates[0].id;
+    sampler->number++;
     fb_sampler_accept(sampler, *id);
+    return FB_OK;
+}
+
+void fb_sampler_seek(fb_sampler *sampler, uint64_t number) { sampler->number = number; }
+
+/* ---- log-probabilities ----------------------------------------------------------------------- */
+
+fb_status fb_sampler_logprobs(const fb_sampler *sampler, const float *logits, int32_t chosen, double *logprob,
+                              fb_logprob *top, int64_t count, fb_error *err) {
+    int64_t vocab = sampler->vocab;
+    candidate best[FB_MAX_LOGPROBS];
+    *logprob = 0;
+    FB_TRY(check_int("logprobs", count, 0, vocab < FB_MAX_LOGPROBS ? vocab : FB_MAX_LOGPROBS, err));
+    for (int64_t i = 0; i < count; i++) top[i] = (fb_logprob){0};
+    FB_TRY(check_int("token", chosen, 0, vocab - 1, err));
+    FB_TRY(collect(sampler, logits, true, best, count > 0 ? count : 1, err));
+
+    double sum = 0;
+    const double highest = best[0].score;
+    for (int64_t i = 0; i < vocab; i++) sum += exp(logits[i] - highest);
+    /* The sum is at least 1, from the best token. */
+    const double log_sum = log(sum); /* cppcheck-suppress invalidFunctionArg */
+    *logprob = logits[chosen] - highest - log_sum;
+    for (int64_t left = count; left > 0; left--) { /* the heap is taken apart, the best first */
+        top[count - left] = (fb_logprob){.logprob = best[0].score - highest - log_sum, .id = best[0].id};
+        best[0] = best[left - 1];
+        sift_down(best, left - 1, 0, false);
+    }
     return FB_OK;
 }

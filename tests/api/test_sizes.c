@@ -162,6 +162,15 @@ static void sampler_checks(void **state) {
     options.size = offsetof(fb_sampler_options, repeat_window);
     assert_ok(fb_sampler_create(&options, 10, &sampler, &err), &err);
     fb_sampler_free(sampler);
+    /* The struct as it was before sequences: what lies behind it is not read. */
+    memset((uint8_t *)&options + offsetof(fb_sampler_options, sequence), POISON,
+           sizeof options - offsetof(fb_sampler_options, sequence));
+    options.size = offsetof(fb_sampler_options, sequence);
+    assert_ok(fb_sampler_create(&options, 10, &sampler, &err), &err);
+    fb_sampler_free(sampler);
+    options.size = sizeof options;
+    assert_refused(fb_sampler_create(&options, 10, &sampler, &err), FB_ERROR_USAGE, &err,
+                   "logit_bias_count: ");
     assert_ok(fb_sampler_create(NULL, 10, &sampler, &err), &err);
     fb_sampler_free(sampler);
     options.size = 0;

@@ -25,6 +25,7 @@ static const command commands[] = {
     {.name = "run", .arguments = {"run", "@model", "-p", "a b", "-n", "4", "--seed", "1", "--threads", "2"}},
     {.name = "run, greedy, from a GGUF file", .arguments = {"run", "@model.gguf", "-p", "a b", "-n", "4", "--temp", "0", "--threads", "2"}},
     {.name = "run --json", .arguments = {"run", "@model", "-p", "a b", "-n", "4", "--seed", "1", "--json", "--threads", "2"}, .until = "\"stats\":"},
+    {.name = "run --json --logprobs", .arguments = {"run", "@model", "-p", "a b", "-n", "4", "--seed", "1", "--json", "--logprobs", "2", "--logit-bias", "3:1", "--threads", "1"}, .until = "\"stats\":"},
     {.name = "run --stream", .arguments = {"run", "@model", "-p", "a b", "-n", "40", "--temp", "0", "--stream", "--window", "16", "--threads", "1"}},
     {.name = "run, and no memory from then on", .arguments = {"run", "@model", "-p", "a b", "-n", "4", "--seed", "1", "--threads", "2"}, .all = true},
     {.name = "tokenize", .arguments = {"tokenize", "@model", "-p", "a b", "--pieces"}},

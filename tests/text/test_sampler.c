@@ -66,6 +66,100 @@ static void test_known_draws(void **state) {
     fb_sampler_free(sampler);
 }
 
+/* Computed from the header's formula by another program. */
+static void test_known_draws_of_sequences(void **state) {
+    (void)state;
+    static const struct {
+        uint64_t seed, sequence;
+        int32_t draws[5];
+    } rows[] = {
+        {1234567, 1, {52407, 61944, 35058, 16351, 24982}},
+        {1234567, 2, {47443, 25170, 32567, 18465, 58308}},
+        {0, 1, {49135, 24405, 28723, 62528, 13242}},
+        {UINT64_MAX, UINT64_MAX, {26323, 28901, 11301, 56805, 43047}},
+    };
+    static float logits[65536];
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        fb_sampler_options options = plain_options(rows[r].seed);
+        options.sequence = rows[r].sequence;
+        fb_sampler *sampler = create(&options, 65536);
+        for (int i = 0; i < 5; i++) assert_int_equal(next(sampler, logits), rows[r].draws[i]);
+        fb_sampler_free(sampler);
+    }
+}
+
+/* Draws of 64 sequences of one seed: no more pairs agree than by chance (1 in 256: 63 of 16,128 expected). */
+static void test_sequences_are_independent(void **state) {
+    (void)state;
+    enum { SEQUENCES = 64, DRAWS = 256 };
+    static int32_t draws[SEQUENCES][DRAWS];
+    static const float logits[256];
+    for (int s = 0; s < SEQUENCES; s++) {
+        fb_sampler_options options = plain_options(1);
+        options.sequence = (uint64_t)s;
+        fb_sampler *sampler = create(&options, 256);
+        for (int i = 0; i < DRAWS; i++) draws[s][i] = next(sampler, logits);
+        fb_sampler_free(sampler);
+    }
+    for (int lag = 0; lag < 3; lag++) {
+        int equal = 0;
+        for (int s = 1; s < SEQUENCES; s++)
+            for (int i = lag; i < DRAWS; i++) equal += draws[s][i] == draws[s - 1][i - lag];
+        assert_true(equal > 63 - 40 && equal < 63 + 40);
+    }
+}
+
+/* A sampler that starts at choice n, told about the tokens before, goes on as the one that chose them. */
+static void test_seek_continues(void **state) {
+    (void)state;
+    enum { VOCAB = 300, COUNT = 60 };
+    float logits[VOCAB];
+    int32_t ids[COUNT];
+    fill(logits, VOCAB, 5);
+    for (int greedy = 0; greedy < 2; greedy++) {
+        fb_sampler_options options;
+        fb_sampler_options_default(&options);
+        options.seed = 11;
+        options.sequence = 3;
+        options.frequency_penalty = 0.5f;
+        if (greedy) options.temperature = 0;
+        fb_sampler *sampler = create(&options, VOCAB);
+        for (int i = 0; i < COUNT; i++) ids[i] = next(sampler, logits);
+        for (int from = 0; from < COUNT; from += 7) {
+            fb_sampler *again = create(&options, VOCAB);
+            for (int i = 0; i < from; i++) fb_sampler_accept(again, ids[i]);
+            fb_sampler_seek(again, (uint64_t)from);
+            for (int i = from; i < COUNT; i++) assert_int_equal(next(again, logits), ids[i]);
+            fb_sampler_free(again);
+        }
+        fb_sampler_free(sampler);
+    }
+}
+
+/* A choice that failed does not count, nor does a token that was accepted; a number may come again. */
+static void test_what_counts_as_a_choice(void **state) {
+    (void)state;
+    static const int32_t draws[] = {22942, 11379, 34878, 16318, 58296};
+    static float logits[65536];
+    int32_t id;
+    fb_sampler_options options = plain_options(1234567);
+    fb_sampler *sampler = create(&options, 65536);
+    fb_sampler_accept(sampler, 5);
+    logits[7] = NAN;
+    assert_int_not_equal(fb_sampler_next(sampler, logits, &id, NULL), FB_OK);
+    logits[7] = 0;
+    assert_int_equal(next(sampler, logits), draws[0]);
+    fb_sampler_seek(sampler, 4);
+    assert_int_equal(next(sampler, logits), draws[4]);
+    fb_sampler_seek(sampler, 1);
+    assert_int_equal(next(sampler, logits), draws[1]);
+    assert_int_equal(next(sampler, logits), draws[2]);
+    fb_sampler_seek(sampler, UINT64_MAX); /* the number wraps around, as the counter does */
+    next(sampler, logits);
+    assert_int_equal(next(sampler, logits), draws[0]);
+    fb_sampler_free(sampler);
+}
+
 static void test_same_seed_same_draws(void **state) {
     (void)state;
     float logits[500];
@@ -280,6 +374,10 @@ static void test_bad_options(void **state) {
     REFUSE(min_p, -0.5f, "min_p: -0.5 (0 to 1)");
     REFUSE(repeat_penalty, 0, "repeat_penalty: 0 (0.01 to 100)");
     REFUSE(repeat_window, -1, "repeat_window: -1 (0 to 1000000)");
+    REFUSE(presence_penalty, 2.5f, "presence_penalty: 2.5 (-2 to 2)");
+    REFUSE(presence_penalty, NAN, "presence_penalty: nan (-2 to 2)");
+    REFUSE(frequency_penalty, -3, "frequency_penalty: -3 (-2 to 2)");
+    REFUSE(frequency_penalty, INFINITY, "frequency_penalty: inf (-2 to 2)");
 #undef REFUSE
 }
 
@@ -298,12 +396,22 @@ static void test_no_window(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_known_draws),    cmocka_unit_test(test_same_seed_same_draws),
-        cmocka_unit_test(test_greedy),         cmocka_unit_test(test_distribution),
-        cmocka_unit_test(test_filters),        cmocka_unit_test(test_ties_prefer_the_lower_id),
-        cmocka_unit_test(test_repeat_penalty), cmocka_unit_test(test_minus_infinity_never_comes),
-        cmocka_unit_test(test_extreme_scores), cmocka_unit_test(test_bad_logits),
-        cmocka_unit_test(test_bad_options),    cmocka_unit_test(test_no_window),
+        cmocka_unit_test(test_known_draws),
+        cmocka_unit_test(test_same_seed_same_draws),
+        cmocka_unit_test(test_greedy),
+        cmocka_unit_test(test_distribution),
+        cmocka_unit_test(test_filters),
+        cmocka_unit_test(test_ties_prefer_the_lower_id),
+        cmocka_unit_test(test_repeat_penalty),
+        cmocka_unit_test(test_minus_infinity_never_comes),
+        cmocka_unit_test(test_extreme_scores),
+        cmocka_unit_test(test_bad_logits),
+        cmocka_unit_test(test_bad_options),
+        cmocka_unit_test(test_no_window),
+        cmocka_unit_test(test_known_draws_of_sequences),
+        cmocka_unit_test(test_sequences_are_independent),
+        cmocka_unit_test(test_seek_continues),
+        cmocka_unit_test(test_what_counts_as_a_choice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

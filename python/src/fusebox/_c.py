@@ -14,6 +14,7 @@ from ctypes import (
     c_bool,
     c_char,
     c_char_p,
+    c_double,
     c_float,
     c_int,
     c_int32,
@@ -129,6 +130,14 @@ class fb_cache_info(Structure):
     ]
 
 
+class fb_logit_bias(Structure):
+    _fields_ = [("id", c_int32), ("bias", c_float)]
+
+
+class fb_logprob(Structure):
+    _fields_ = [("logprob", c_double), ("id", c_int32)]
+
+
 class fb_sampler_options(Structure):
     _fields_ = [
         ("size", c_size_t),
@@ -139,6 +148,11 @@ class fb_sampler_options(Structure):
         ("repeat_window", c_int64),
         ("top_k", c_int64),
         ("seed", c_uint64),
+        ("sequence", c_uint64),
+        ("logit_bias", POINTER(fb_logit_bias)),
+        ("logit_bias_count", c_int64),
+        ("presence_penalty", c_float),
+        ("frequency_penalty", c_float),
     ]
 
 
@@ -164,6 +178,8 @@ STRUCTS: list[type[Structure]] = [
     fb_device_info,
     fb_session_options,
     fb_cache_info,
+    fb_logit_bias,
+    fb_logprob,
     fb_sampler_options,
     fb_fuse_info,
 ]
@@ -229,6 +245,11 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "fb_sampler_create": (Status, [POINTER(fb_sampler_options), c_int64, POINTER(c_void_p), _error]),
     "fb_sampler_accept": (None, [c_void_p, c_int32]),
     "fb_sampler_next": (Status, [c_void_p, c_void_p, POINTER(c_int32), _error]),
+    "fb_sampler_seek": (None, [c_void_p, c_uint64]),
+    "fb_sampler_logprobs": (
+        Status,
+        [c_void_p, c_void_p, c_int32, POINTER(c_double), POINTER(fb_logprob), c_int64, _error],
+    ),
     "fb_sampler_free": (None, [c_void_p]),
     "fb_model_fill_fuse": (c_bool, [c_void_p, c_int, POINTER(fb_fuse_info)]),
     "fb_show_character": (c_size_t, [c_void_p, c_size_t, c_bool, c_char_p]),  # of fusebox_tools.h

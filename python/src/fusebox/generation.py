@@ -10,7 +10,7 @@ import statistics
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Iterator, TypedDict
+from typing import TYPE_CHECKING, Iterator, Mapping, TypedDict
 
 from . import _c
 from ._c import call, lib
@@ -31,13 +31,19 @@ DEFAULT_TOKENS = 256
 class Sampling(TypedDict, total=False):
     """Options of sampling. Each is optional; the defaults are those of the library.
 
-    temperature: 0 takes the best token and ignores the other options; 0.7 by default, at most 100.
+    temperature: 0 takes the best token; of the other options only logit_bias, presence_penalty and
+        frequency_penalty then matter; 0.7 by default, at most 100.
     top_k: draw from the k best; 0: from all; 40 by default.
     top_p: draw from the best whose probabilities add up to p; 0.95 by default.
     min_p: drop what is less probable than p times the best; 0.1 by default.
     repeat_penalty: divide the positive scores of recent tokens by this, multiply the negative; 1.1 by default.
-    repeat_window: how many tokens count as recent; 64 by default.
+    repeat_window: how many tokens count as recent, for all three penalties; 64 by default. The prompt's count, too.
+    presence_penalty: subtracted from the scores of recent tokens; -2 to 2, 0 by default.
+    frequency_penalty: the same, once for each time that a token is recent; -2 to 2, 0 by default.
+    logit_bias: by token id, what is added to its score before everything else; -100 to 100, or -math.inf: the token
+        never comes.
     seed: the same seed gives the same text; None (the default): random.
+    sequence: one seed gives each sequence another text; 0 by default.
     past_end: an end token does not end the text: it is a new paragraph.
     """
 
@@ -47,7 +53,11 @@ class Sampling(TypedDict, total=False):
     min_p: float | None
     repeat_penalty: float | None
     repeat_window: int | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    logit_bias: Mapping[int, float] | None
     seed: int | None
+    sequence: int | None
     past_end: bool
 
 
@@ -160,9 +170,10 @@ class TextStream:
             room = None if session._capacity is None else session._capacity - session.length
             self._limit, full = token_limit(len(self.prompt_tokens), max_tokens, room, self._past_end)
             self._limit_name = "context" if full else "length"
-        self._options = sampler_options(sampling)
-        self.seed = int(self._options.seed)
-        self._sampler = _sampler(self._options, model.info.vocab)
+        options = sampler_options(sampling)
+        self._takes_best = takes_best(sampling)
+        self.seed = int(options.seed)
+        self._sampler = _sampler(options, model.info.vocab)
         self._text = _text_stream(model)
         self._load = load_seconds
         kept = LAST_KEPT if self._limit is None else self._limit
@@ -223,7 +234,7 @@ class TextStream:
         self._step_barriers = self.session.barriers - before
 
     def _sample(self) -> int:
-        if self._options.temperature == 0:
+        if self._takes_best:
             return self.session.best()
         pointer, rows, vocab, id = ctypes.c_void_p(), ctypes.c_int64(), ctypes.c_int64(), ctypes.c_int32()
         with self.session._use() as handle:
@@ -314,6 +325,17 @@ def prompt_ids(model: Model, prompt: str | bytes | Ids, special: bool) -> tuple[
     return ids, shown
 
 
+def takes_best(sampling: Sampling) -> bool:
+    """Whether the token with the highest logit is chosen, so that a session needs no other."""
+    changes = ("logit_bias", "presence_penalty", "frequency_penalty")
+    return sampling.get("temperature") == 0 and not any(sampling.get(name) for name in changes)
+
+
+def _logit_bias(biases: Mapping[int, float]) -> ctypes.Array[_c.fb_logit_bias]:
+    rows = [(_c.integer("logit_bias: token", id, -(2**31), 2**31 - 1), float(bias)) for id, bias in biases.items()]
+    return (_c.fb_logit_bias * len(rows))(*rows)
+
+
 def sampler_options(sampling: Sampling) -> _c.fb_sampler_options:
     options = _c.fb_sampler_options()
     lib.fb_sampler_options_init(ctypes.byref(options), ctypes.sizeof(options))
@@ -322,7 +344,12 @@ def sampler_options(sampling: Sampling) -> _c.fb_sampler_options:
             raise TypeError(f"generate() got an unexpected keyword argument {name!r}")
         if value is None or name == "seed":
             continue
-        if name in ("top_k", "repeat_window"):
+        if name == "logit_bias":
+            options.logit_bias = _logit_bias(value)  # type: ignore[arg-type]
+            options.logit_bias_count = len(value)  # type: ignore[arg-type]
+        elif name == "sequence":
+            options.sequence = _c.integer(name, value, 0, 2**64 - 1)  # type: ignore[arg-type]
+        elif name in ("top_k", "repeat_window"):
             setattr(options, name, _c.integer(name, value))  # type: ignore[arg-type]
         else:
             setattr(options, name, float(value))  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, Sequence, overload
 from . import _c
 from ._c import call, lib
 from .errors import UsageError
-from .generation import Generation, Sampling, TextStream, prompt_ids, token_limit
+from .generation import Generation, Sampling, TextStream, prompt_ids, takes_best, token_limit
 from .info import Fuses, ModelInfo, read_fuses, read_info
 from .session import Handle, Ids, Session, SessionOptions, ids_of
 
@@ -144,8 +144,9 @@ class Model:
         max_tokens: tokens at most; by default 256, or what the context has left.
         endless: go on beyond the model's context and its end tokens, until max_tokens, if given. The cache is then
             "sinks" (StreamingLLM), or "window" if asked for.
-        options: those of Sampling (temperature, top_k, top_p, min_p, repeat_penalty, seed), of SessionOptions
-            (cache, sinks, window, …) and of Execution (threads, act, kv, isa, backend, fuse, exact, …).
+        options: those of Sampling (temperature, top_k, top_p, min_p, repeat_penalty, presence_penalty,
+            frequency_penalty, logit_bias, seed, …), of SessionOptions (cache, sinks, window, …) and of Execution
+            (threads, act, kv, isa, backend, fuse, exact, …).
         """
         sampling = Sampling()
         settings = SessionOptions()
@@ -167,7 +168,7 @@ class Model:
         limit, context_is_limit = token_limit(len(ids), max_tokens, room, endless)
         if limit is not None and cache == "dense":
             settings.setdefault("capacity", len(ids) + limit)
-        settings.setdefault("greedy", sampling.get("temperature") == 0)
+        settings.setdefault("greedy", takes_best(sampling))
         start = time.monotonic()
         session = Session(self, **settings)
         load = self._load_seconds + time.monotonic() - start
