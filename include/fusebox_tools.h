@@ -453,6 +453,41 @@ FB_API fb_status fb_verify_fusion(const fb_model *model, const fb_fusion_options
                                   fb_fusion_report **report, fb_error *err);
 FB_API void fb_fusion_free(fb_fusion_report *report);
 
+/* Random mixtures of requests in a scheduler (fusebox_batch.h): joins and ends, forks, shared beginnings,
+ * cancels, answers that are put back, blocks and steps of every size. Each answer is compared with the same
+ * request alone in a session: the bits of all logits, and the tokens. */
+typedef struct fb_batch_verify_options {
+    size_t size;
+    int32_t threads;
+    fb_dtype act;
+    const char *kv, *isa, *backend, *fuse, *machine;
+    bool exact, float_dot;
+    int64_t rounds; /* mixtures */
+    uint64_t seed;  /* of all choices */
+} fb_batch_verify_options;
+
+FB_API void fb_batch_verify_options_init(fb_batch_verify_options *options, size_t size);
+static inline void fb_batch_verify_options_default(fb_batch_verify_options *o) {
+    fb_batch_verify_options_init(o, sizeof *o);
+}
+
+typedef struct fb_batch_report {
+    size_t size;
+    int64_t rounds, requests, answers;
+    int64_t tokens;        /* whose logits were compared */
+    int64_t steps, rows;   /* of the scheduler */
+    int64_t most_rows;     /* in one step */
+    int64_t preempted;     /* answers that were put back and computed again */
+    int64_t cached_tokens; /* tokens of prompts that the prefix cache had */
+    int64_t cancelled;     /* answers */
+    int64_t different;     /* answers that differ */
+    int64_t ok;            /* 1: all are the same, and no memory is left in use */
+    char first[256];       /* the first difference; empty: none */
+} fb_batch_report;
+
+FB_API fb_status fb_verify_batch(const fb_model *model, const fb_batch_verify_options *options,
+                                 fb_batch_report *report, fb_error *err);
+
 /* ---- perplexity ---- */
 
 /* The score of some tokens. The errors are standard errors, assuming independent tokens; NaN for a single

@@ -48,6 +48,7 @@ typedef struct fb_executor_options {
     int64_t slots[FB_MAX_KINDS];
     fb_ring rings[FB_MAX_KINDS];
     int64_t chunk;         /* the most rows in a step */
+    int64_t beyond;        /* the least slots of such a kind's ring beyond its window */
     int64_t epilogue_rows; /* the most rows in a step whose logits are wanted */
 } fb_executor_options;
 

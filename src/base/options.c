@@ -26,6 +26,7 @@ OPTIONS(fb_profile_options, threads, gen, .fuse = "auto", .prompt = 64, .gen = 6
 OPTIONS(fb_plan_report_options, threads, gen, .fuse = "auto", .prompt = 64, .gen = 64)
 OPTIONS(fb_verify_options, threads, chunk, .fuse = "auto")
 OPTIONS(fb_fusion_options, threads, chunk, .fuse = "auto", .sinks = SINKS)
+OPTIONS(fb_batch_verify_options, threads, seed, .fuse = "auto", .rounds = 20)
 OPTIONS(fb_perplexity_options, threads, max_windows, .fuse = "auto")
 OPTIONS(fb_curve_options, threads, user, .fuse = "auto", .sinks = SINKS, .every = 256)
 
@@ -63,6 +64,10 @@ fb_session_options fb_fusion_session(const fb_fusion_options *o) {
     return (fb_session_options){COMMON(o),         .fuse = o->fuse,   .machine = o->machine,
                                 .cache = o->cache, .sinks = o->sinks, .window = o->window,
                                 .chunk = o->chunk};
+}
+
+fb_session_options fb_batch_verify_session(const fb_batch_verify_options *o) {
+    return (fb_session_options){COMMON(o), .fuse = o->fuse, .machine = o->machine, .sinks = SINKS};
 }
 
 fb_session_options fb_perplexity_session(const fb_perplexity_options *o) {

@@ -17,6 +17,7 @@
     X(fb_plan_report_options)                                                                                \
     X(fb_verify_options)                                                                                     \
     X(fb_fusion_options)                                                                                     \
+    X(fb_batch_verify_options)                                                                               \
     X(fb_perplexity_options)                                                                                 \
     X(fb_curve_options)
 #define X(type) fb_status type##_take(const type *given, type *out, fb_error *err);
@@ -31,6 +32,7 @@ fb_session_options fb_bench_stream_session(const fb_bench_stream_options *option
 fb_session_options fb_profile_session(const fb_profile_options *options);
 fb_session_options fb_verify_session(const fb_verify_options *options);
 fb_session_options fb_fusion_session(const fb_fusion_options *options);
+fb_session_options fb_batch_verify_session(const fb_batch_verify_options *options);
 fb_session_options fb_perplexity_session(const fb_perplexity_options *options);
 fb_session_options fb_curve_session(const fb_curve_options *options);
 

@@ -181,7 +181,8 @@ static int compare(const fb_model *model, const char *golden, const cli_model_op
     "\nWith --golden, the model is compared with a reference answer, whose cache was not rounded: there,\n"  \
     "auto for --kv is act. A golden of a stream names its caches. Without, its fuses are compared with the " \
     "plain program: each that applies\n"                                                                     \
-    "alone, all together and the planner's choice; or each of SPEC, then SPEC.\n"
+    "alone, all together and the planner's choice; or each of SPEC, then SPEC. With --batch, answers in\n"   \
+    "random batches are compared with the same answers alone: they must have the same bits.\n"
 
 static int prove(const fb_model *model, const cli_model_options *how, const cli_memory_options *stream,
                  bool as_json) {
@@ -201,7 +202,9 @@ static int prove(const fb_model *model, const cli_model_options *how, const cli_
 
 int cli_verify(const cli_command *command, int argc, char **argv) {
     const char *golden = NULL;
-    bool as_json = false;
+    bool as_json = false, batch = false;
+    int64_t rounds = 20;
+    uint64_t seed = 0;
     cli_model_options model_options;
     cli_memory_options stream;
     cli_option model_rows[CLI_MODEL_ROWS], stream_rows[CLI_MEMORY_ROWS];
@@ -214,7 +217,14 @@ int cli_verify(const cli_command *command, int argc, char **argv) {
     const cli_option output[] = {
         {CLI_ROW(0, "json", CLI_FLAG, &as_json, NULL, "one JSON object instead of the table")},
     };
+    const cli_option batches[] = {
+        {CLI_ROW(0, "batch", CLI_FLAG, &batch, NULL,
+                 "compare answers in random batches with the same alone")},
+        {CLI_ROW(0, "rounds", CLI_INT, &rounds, "N", "batches to try"), .range = {1, 100000}},
+        {CLI_ROW(0, "seed", CLI_SEED, &seed, "N", "of the random choices")},
+    };
     const cli_group groups[] = {{"reference", reference, 1},
+                                {"batches", batches, 3},
                                 {"execution", model_rows, CLI_MODEL_ROWS},
                                 {"memory, without --golden", stream_rows, CLI_MEMORY_ROWS},
                                 {"output", output, 1}};
@@ -229,12 +239,16 @@ int cli_verify(const cli_command *command, int argc, char **argv) {
     if (golden && (stream.cache_given || stream.sinks_given || stream.window_given))
         return cli_fail(CLI_USAGE,
                         "--cache, --sinks, --window: with --golden (a golden says which cache it is for)");
+    if (batch && (golden || stream.cache_given || stream.sinks_given || stream.window_given))
+        return cli_fail(CLI_USAGE, "--batch: with %s (batches have dense caches, and no golden)",
+                        golden ? "--golden" : "--cache, --sinks or --window");
     char *path;
     fb_model *model;
     status = cli_model_open(args.positional_count ? args.positionals[0] : NULL, &path, &model);
     if (status == CLI_OK)
-        status = golden ? compare(model, golden, &model_options, as_json)
-                        : prove(model, &model_options, &stream, as_json);
+        status = batch    ? cli_verify_batch(model, &model_options, rounds, seed, as_json)
+                 : golden ? compare(model, golden, &model_options, as_json)
+                          : prove(model, &model_options, &stream, as_json);
     fb_model_free(model);
     free(path);
     return status;

@@ -1,10 +1,15 @@
-/* The two outputs of a proof of fusion, of `fusebox verify` without a golden. */
+/* Parts of `fusebox verify`. */
 #ifndef FB_CLI_VERIFY_H
 #define FB_CLI_VERIFY_H
 
-#include "cli/cli.h"
+#include "cli/model.h"
 
+/* The two outputs of a proof of fusion: without a golden. */
 void cli_fusion_table(const fb_fusion_report *report);
 void cli_fusion_json(const fb_fusion_report *report);
+
+/* With --batch. */
+int cli_verify_batch(const fb_model *model, const cli_model_options *how, int64_t rounds, uint64_t seed,
+                     bool as_json);
 
 #endif

@@ -86,11 +86,13 @@ static fb_status settle_kinds(const fb_program *p, const fb_session_options *o, 
             return fb_fail(err, FB_ERROR_UNSUPPORTED,
                            "cache: sinks (layers of this model see %lld positions only; window can stream)",
                            (long long)window + 1);
-        e->rings[k] = (fb_ring){.window = window, .size = window + o->chunk};
+        int64_t size = window + (o->chunk > e->beyond ? o->chunk : e->beyond);
+        e->rings[k] = (fb_ring){.window = window, .size = size};
         /* A window of 1 sees nothing but the token, and a ring's window of 0 would be a dense cache. */
         if (window == 0)
             return fb_fail(err, FB_ERROR_UNSUPPORTED, "sliding_window: 1 (a token must see another)");
-        e->slots[k] = window + o->chunk;
+        /* A dense cache of other layers ends before a longer ring would come round. */
+        e->slots[k] = e->ring.window || size < e->capacity ? size : e->capacity;
         if (e->slots[k] > e->capacity) e->capacity = e->slots[k];
     }
     return FB_OK;

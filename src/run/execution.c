@@ -10,6 +10,10 @@
 /* Rows of a prefill step: enough to use each weight many times per read, few enough that the activations of a
  * small model stay in the L2 cache. Not tuned. */
 #define DEFAULT_CHUNK 128
+/* The least slots beyond the window of a ring of layers with a window of their own, unless a session asks for
+ * chunks of a certain size. Sums over a ring are in the order of its slots. So the steps of a scheduler and
+ * of a session, which have chunks of other sizes, give the same bits. */
+#define RING_CHUNK 512
 /* On a GPU: enough rows to fill it with tiles even for the smaller matrices. */
 #define DEFAULT_CHUNK_GPU 512
 
@@ -49,6 +53,7 @@ static fb_status settle(const fb_model *model, const fb_session_options *options
     FB_TRY(check_options(o, err));
     fb_executor_options *e = &r->executor;
     int64_t chunk = r->backend == &fb_backend_cpu ? DEFAULT_CHUNK : DEFAULT_CHUNK_GPU;
+    e->beyond = options->chunk && !more->wanted ? 0 : RING_CHUNK;
     FB_TRY(fb_cache_settle(&model->spec->program, o, chunk, e, err));
     FB_TRY(fb_dtype_parse_kv(options->kv, o->act, &e->kv, err));
     FB_TRY(copy_text(options->fuse ? options->fuse : "auto", &o->fuse, err));
@@ -81,7 +86,7 @@ static bool same_request(const fb_request *a, const fb_request *b) {
            same_text(s->fuse, t->fuse) && same_text(s->machine, t->machine) && same_text(s->isa, t->isa) &&
            e->threads == f->threads && e->act == f->act && e->kv == f->kv && e->profile == f->profile &&
            e->capacity == f->capacity && same_ring(&e->ring, &f->ring) && e->chunk == f->chunk &&
-           e->epilogue_rows == f->epilogue_rows && e->block == f->block;
+           e->beyond == f->beyond && e->epilogue_rows == f->epilogue_rows && e->block == f->block;
 }
 
 /* ---- weights: on a device as long as their model is open ---- */

@@ -1,0 +1,141 @@
+/* Many answers at once: a scheduler that runs the requests of one model together.
+ *
+ *     fb_scheduler_create   a model, and how much memory its caches may take
+ *     fb_scheduler_submit   a prompt, how to continue it, and who gets the text
+ *     fb_scheduler_step     computes one step for all requests; callbacks get what came out
+ *
+ * A step reads the weights once for all its tokens, so several answers cost little more than one. Requests
+ * that decode go first; prompts are read in the rest of the step, piece by piece, so that a long prompt does
+ * not stall the others.
+ *
+ * On the CPU, what a request answers does not depend on the others: the bits of its logits are those that it
+ * would have alone, whatever else is in the step, however its prompt was cut, whether its beginning came from
+ * the prefix cache, and whether it was put back and computed again because the memory was full. Its random
+ * numbers depend on its seed only.
+ *
+ * Memory: caches lie in blocks of some tokens each, from one pool of fixed size. Requests with the same
+ * beginning share its blocks. When the pool is full, the request that came last is put back and continues
+ * later, to the same text.
+ *
+ * Threads: fb_scheduler_submit, fb_scheduler_cancel and fb_scheduler_get_stats may be called from any thread
+ * at any time, also from a callback. One thread at a time calls fb_scheduler_step. A scheduler has no threads
+ * of its own: nothing happens between steps. */
+#ifndef FUSEBOX_BATCH_H
+#define FUSEBOX_BATCH_H
+
+#include "fusebox.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fb_scheduler fb_scheduler;
+
+typedef struct fb_scheduler_options {
+    size_t size;
+    int64_t sequences; /* answers that are computed at the same time, at most; 1 to 1024 */
+    /* Tokens that the pool holds, all requests together; 0: as many as `sequences` times the capacity of a
+     * session, but no more than 65536. */
+    int64_t cache_tokens;
+    int64_t block; /* tokens of a block: 16, 32, 64 or 128 */
+    int64_t rows;  /* tokens that a step computes, at most; 0: as a session's chunk */
+    /* While answers are being written, prompts may make a step this many times as long; 0: any. */
+    float stretch;
+    int32_t prefix_cache; /* 0: do not look for beginnings that are still in the pool; 1: do */
+} fb_scheduler_options;
+
+FB_API void fb_scheduler_options_init(fb_scheduler_options *options, size_t size);
+static inline void fb_scheduler_options_default(fb_scheduler_options *options) {
+    fb_scheduler_options_init(options, sizeof *options);
+}
+
+/* `session`: as for fb_session_create; capacity is the most tokens of one request, prompt and answer. Not
+ * used: greedy, all_logits, on_hidden, on_progress. The model must outlive the scheduler. */
+FB_API fb_status fb_scheduler_create(const fb_model *model, const fb_session_options *session,
+                                     const fb_scheduler_options *options, fb_scheduler **out, fb_error *err);
+/* Requests that are not finished end without a callback. */
+FB_API void fb_scheduler_free(fb_scheduler *scheduler);
+
+/* Why an answer ended. */
+typedef enum fb_finish {
+    FB_FINISH_NONE = 0,      /* it goes on */
+    FB_FINISH_END = 1,       /* the model ended it */
+    FB_FINISH_STOP = 2,      /* a stop text came */
+    FB_FINISH_LENGTH = 3,    /* max_tokens */
+    FB_FINISH_CANCELLED = 4, /* fb_scheduler_cancel, or a callback returned false */
+    FB_FINISH_FAILED = 5     /* `message` says why */
+} fb_finish;
+
+/* What a request's callback gets: one token, or the end. A token that ends the answer is not part of it. */
+typedef struct fb_answer {
+    size_t size;
+    uint64_t request;
+    int32_t sample; /* which of the request's answers, from 0 */
+    fb_finish finish;
+    int32_t token;       /* -1: none, the answer ended without one */
+    const char *text;    /* whole characters that are certain by now, not terminated; valid during the call */
+    size_t bytes;        /* of text; often 0 */
+    const float *logits; /* [vocab]: what the token was chosen from; NULL without one */
+    int64_t count;       /* tokens of the answer so far, this one included */
+    int64_t prompt;      /* tokens of the prompt … */
+    int64_t cached;      /* … and how many of them came from the prefix cache */
+    const char *message; /* of a failure; otherwise NULL */
+} fb_answer;
+
+typedef struct fb_request_options {
+    size_t size;
+    const int32_t *prompt; /* token ids; copied */
+    int64_t prompt_count;
+    int64_t max_tokens; /* of the answer; 0: as many as the capacity leaves */
+    int32_t samples;    /* answers to this prompt, 1 to `sequences`; they share the prompt's cache */
+    /* NULL: the best token each time. Answer i draws with sequence `sampler->sequence` + i. */
+    const fb_sampler_options *sampler;
+    const char *const *stops; /* stop texts, as for fb_stop_create; copied */
+    int32_t stop_count;
+    int32_t priority; /* requests with a higher one start first; one that waits long overtakes them */
+    bool past_end;    /* go on when the model ends the text */
+    /* Called in fb_scheduler_step for each token and for the end. Return false to cancel the request. */
+    bool (*on_answer)(void *user, const fb_answer *answer);
+    void *user;
+} fb_request_options;
+
+FB_API void fb_request_options_init(fb_request_options *options, size_t size);
+static inline void fb_request_options_default(fb_request_options *options) {
+    fb_request_options_init(options, sizeof *options);
+}
+
+/* Fails, without a trace, if the prompt is empty or too long, an id is not in the vocabulary, or an option is
+ * out of range. `request`: its number, from 1; may be NULL. */
+FB_API fb_status fb_scheduler_submit(fb_scheduler *scheduler, const fb_request_options *options,
+                                     uint64_t *request, fb_error *err);
+
+/* Ends a request, all its answers, in the next step. Nothing happens if it has ended. */
+FB_API void fb_scheduler_cancel(fb_scheduler *scheduler, uint64_t request);
+
+/* Computes one step. *busy is false if there was nothing to do. After a failure of a step every request of it
+ * has ended with FB_FINISH_FAILED; the scheduler goes on with the others. */
+FB_API fb_status fb_scheduler_step(fb_scheduler *scheduler, bool *busy, fb_error *err);
+
+/* What happened since the scheduler was created, and how it stands. */
+typedef struct fb_scheduler_stats {
+    size_t size;
+    int64_t waiting, running;          /* answers now */
+    int64_t blocks, blocks_free;       /* of the pool; free includes those that only the prefix cache holds */
+    int64_t block_tokens, block_bytes; /* of one block */
+    int64_t steps, rows;               /* computed */
+    int64_t prompt_tokens, cached_tokens; /* read, and of these found in the prefix cache */
+    int64_t tokens;                       /* of answers */
+    int64_t preempted;                    /* answers that were put back */
+    double step_seconds;                  /* all steps */
+} fb_scheduler_stats;
+
+FB_API void fb_scheduler_fill_stats(fb_scheduler *scheduler, fb_scheduler_stats *stats);
+static inline void fb_scheduler_get_stats(fb_scheduler *scheduler, fb_scheduler_stats *stats) {
+    stats->size = sizeof *stats;
+    fb_scheduler_fill_stats(scheduler, stats);
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,151 @@
+#include "run/answer.h"
+
+#include <stdlib.h>
+
+fb_status fb_answer_append(fb_answer_state *a, int32_t token, fb_error *err) {
+    if (a->count == a->room) {
+        int64_t room = a->room ? 2 * a->room : 64;
+        int32_t *tokens = realloc(a->tokens, (size_t)room * sizeof *tokens);
+        if (!tokens) return fb_fail_memory(err, "tokens", room * (int64_t)sizeof *tokens);
+        a->tokens = tokens;
+        a->room = room;
+    }
+    a->tokens[a->count++] = token;
+    return FB_OK;
+}
+
+static fb_status start_answer(const fb_model *model, const fb_request_options *o, fb_answer_state *a,
+                              fb_error *err) {
+    fb_sampler_options sampler;
+    fb_sampler_options_default(&sampler);
+    if (o->sampler)
+        sampler = *o->sampler;
+    else
+        sampler.temperature = 0;
+    sampler.sequence += (uint64_t)a->sample;
+    FB_TRY(fb_sampler_create(&sampler, model->spec->program.vocab, &a->sampler, err));
+    if (model->tokenizer) FB_TRY(fb_text_create(model, &a->text, err));
+    if (o->stop_count) FB_TRY(fb_stop_create(o->stops, o->stop_count, &a->stop, err));
+    for (int64_t i = 0; i < o->prompt_count; i++) {
+        FB_TRY(fb_answer_append(a, o->prompt[i], err));
+        fb_sampler_accept(a->sampler, o->prompt[i]);
+    }
+    return FB_OK;
+}
+
+fb_status fb_submitted_create(const fb_model *model, const fb_request_options *o, fb_submitted **out,
+                              fb_error *err) {
+    *out = NULL;
+    fb_submitted *r = calloc(1, sizeof *r);
+    if (!r) return fb_fail_memory(err, "request", sizeof *r);
+    r->options = *o;
+    r->options.prompt = NULL;
+    r->options.stops = NULL;
+    r->options.sampler = NULL;
+    r->prompt_count = o->prompt_count;
+    r->left = o->samples;
+    r->answers = calloc((size_t)o->samples, sizeof *r->answers);
+    fb_status status = FB_OK;
+    if (!r->answers) status = fb_fail_memory(err, "request", o->samples * (int64_t)sizeof *r->answers);
+    for (int32_t i = 0; status == FB_OK && i < o->samples; i++) {
+        r->answers[i].request = r;
+        r->answers[i].sample = i;
+        r->answers[i].forked = i == 0;
+        status = start_answer(model, o, &r->answers[i], err);
+    }
+    if (status != FB_OK) {
+        fb_submitted_free(r);
+        return status;
+    }
+    *out = r;
+    return FB_OK;
+}
+
+void fb_submitted_free(fb_submitted *r) {
+    if (!r) return;
+    for (int32_t i = 0; r->answers && i < r->options.samples; i++) {
+        fb_answer_state *a = &r->answers[i];
+        fb_sampler_free(a->sampler);
+        fb_text_free(a->text);
+        fb_stop_free(a->stop);
+        free(a->tokens);
+    }
+    free(r->answers);
+    free(r);
+}
+
+/* ---- what the callback gets ---- */
+
+static fb_answer describe(const fb_answer_state *a) {
+    const fb_submitted *r = a->request;
+    return (fb_answer){.size = sizeof(fb_answer),
+                       .request = r->id,
+                       .sample = a->sample,
+                       .token = -1,
+                       .text = "",
+                       .count = a->count - r->prompt_count,
+                       .prompt = r->prompt_count,
+                       .cached = r->cached};
+}
+
+static void tell(fb_submitted *r, const fb_answer *answer) {
+    if (r->options.on_answer && !r->options.on_answer(r->options.user, answer))
+        atomic_store(&r->cancelled, true);
+}
+
+/* Text up to the first stop text. */
+static fb_status until_stop(fb_answer_state *a, fb_answer *told, bool *stopped, fb_error *err) {
+    if (!a->stop) return FB_OK;
+    return fb_stop_push(a->stop, told->text, told->bytes, &told->text, &told->bytes, stopped, err);
+}
+
+/* What was held back: bytes of an incomplete character, and what could have become a stop text. */
+static void end_text(fb_answer_state *a, bool *stopped) {
+    fb_answer told = describe(a);
+    if (a->text && fb_text_flush(a->text, &told.text, &told.bytes, NULL) == FB_OK &&
+        until_stop(a, &told, stopped, NULL) == FB_OK && told.bytes)
+        tell(a->request, &told);
+    if (!a->stop || *stopped) return;
+    told = describe(a);
+    fb_stop_flush(a->stop, &told.text, &told.bytes);
+    if (told.bytes) tell(a->request, &told);
+}
+
+void fb_answer_end(fb_answer_state *a, fb_finish finish, const char *message) {
+    if (a->ended) return;
+    bool stopped = finish == FB_FINISH_STOP;
+    if (finish == FB_FINISH_END || finish == FB_FINISH_LENGTH) end_text(a, &stopped);
+    a->ended = true;
+    a->request->left--;
+    fb_answer told = describe(a);
+    told.finish = stopped ? FB_FINISH_STOP : finish;
+    told.message = message;
+    tell(a->request, &told);
+}
+
+static fb_status next(const fb_model *model, fb_answer_state *a, const float *logits, fb_error *err) {
+    const fb_request_options *o = &a->request->options;
+    fb_answer told = describe(a);
+    bool stopped = false;
+    FB_TRY(fb_sampler_next(a->sampler, logits, &told.token, err));
+    if (!o->past_end && fb_model_is_end(model, told.token)) {
+        fb_answer_end(a, FB_FINISH_END, NULL);
+        return FB_OK;
+    }
+    FB_TRY(fb_answer_append(a, told.token, err));
+    told.count++;
+    told.logits = logits;
+    if (a->text) FB_TRY(fb_text_push(a->text, told.token, &told.text, &told.bytes, err));
+    FB_TRY(until_stop(a, &told, &stopped, err));
+    tell(a->request, &told);
+    if (stopped)
+        fb_answer_end(a, FB_FINISH_STOP, NULL);
+    else if (told.count == o->max_tokens)
+        fb_answer_end(a, FB_FINISH_LENGTH, NULL);
+    return FB_OK;
+}
+
+void fb_answer_next(const fb_model *model, fb_answer_state *a, const float *logits) {
+    fb_error err;
+    if (next(model, a, logits, &err) != FB_OK) fb_answer_end(a, FB_FINISH_FAILED, err.message);
+}

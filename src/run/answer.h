@@ -1,0 +1,55 @@
+/* One answer of a request, while it is computed: its tokens, its cache, and how tokens become text. */
+#ifndef FB_RUN_ANSWER_H
+#define FB_RUN_ANSWER_H
+
+#include "backend/sequence.h"
+#include "fusebox_batch.h"
+#include "model/model.h"
+#include "run/prefix.h"
+
+typedef struct fb_answer_state fb_answer_state;
+
+/* What the answers of a request share. */
+typedef struct fb_submitted {
+    uint64_t id;
+    fb_request_options options; /* after defaults; prompt, stops and sampler are NULL */
+    int64_t prompt_count;
+    int64_t cached;           /* tokens of the prompt that the prefix cache had at first */
+    atomic_bool cancelled;    /* set by any thread, or by a callback */
+    int32_t left;             /* answers that have not ended */
+    fb_answer_state *answers; /* [options.samples]; answers 1, 2, … wait for 0 to read the prompt */
+    struct fb_submitted *next;
+} fb_submitted;
+
+struct fb_answer_state {
+    fb_submitted *request;
+    int32_t sample;
+    int64_t order;   /* of two answers, the one with the lower number goes first */
+    int32_t *tokens; /* prompt and answer */
+    int64_t count, room;
+    int64_t computed; /* tokens whose keys and values are in the cache */
+    fb_sequence sequence;
+    fb_prefix_entry *entry; /* the last block of its text in the prefix cache, which it holds; NULL: none */
+    int64_t entries;        /* blocks of tokens up to there */
+    bool forked;            /* it no longer waits for answer 0 */
+    bool ended;
+    fb_sampler *sampler;
+    fb_text_stream *text;
+    fb_stop *stop;
+    fb_answer_state *next; /* in the scheduler's list of waiting or of running answers */
+};
+
+/* Copies the options' prompt and opens sampler, text stream and stop texts of every answer. */
+fb_status fb_submitted_create(const fb_model *model, const fb_request_options *options, fb_submitted **out,
+                              fb_error *err);
+void fb_submitted_free(fb_submitted *request);
+
+/* Appends a token. */
+fb_status fb_answer_append(fb_answer_state *answer, int32_t token, fb_error *err);
+
+/* Chooses the next token from logits [vocab], tells the callback, and ends the answer if it is complete. */
+void fb_answer_next(const fb_model *model, fb_answer_state *answer, const float *logits);
+/* Ends it, and tells the callback. */
+void fb_answer_end(fb_answer_state *answer, fb_finish finish, const char *message);
+
+#endif
