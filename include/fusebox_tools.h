@@ -221,6 +221,45 @@ FB_API fb_status fb_bench_stream_run(const fb_model *model, const fb_bench_strea
                                      fb_bench_stream_report **report, fb_error *err);
 FB_API void fb_bench_stream_free(fb_bench_stream_report *report);
 
+/* Times decode steps of several sequences at once, in a scheduler (fusebox_batch.h). Every sequence has a
+ * prompt of its own and generates greedily. */
+typedef struct fb_bench_batch_options {
+    size_t size;
+    int32_t threads;
+    fb_dtype act;
+    const char *kv, *isa, *backend, *fuse, *machine;
+    bool exact, float_dot;
+    int64_t prompt, gen;        /* tokens of each sequence */
+    const int64_t *batches;     /* numbers of sequences, each 1 to 1024 */
+    int64_t batch_count;        /* 1 to 16 */
+    fb_progress_fn on_progress; /* counts batches; return false to stop. May be NULL */
+    void *user;
+} fb_bench_batch_options;
+
+FB_API void fb_bench_batch_options_init(fb_bench_batch_options *options, size_t size);
+static inline void fb_bench_batch_options_default(fb_bench_batch_options *o) {
+    fb_bench_batch_options_init(o, sizeof *o);
+}
+
+/* Frozen. Times in seconds. */
+typedef struct fb_bench_batch_line {
+    int64_t sequences;
+    fb_spread step;    /* of steps in which all sequences decode */
+    double prompts;    /* from the first step until every prompt is read */
+    double read_bytes; /* that a step must read at least: weights once, and the caches, halfway */
+} fb_bench_batch_line;
+
+typedef struct fb_bench_batch_report {
+    int32_t threads;
+    char isa[16];
+    int64_t line_count;
+    fb_bench_batch_line *lines;
+} fb_bench_batch_report;
+
+FB_API fb_status fb_bench_batch(const fb_model *model, const fb_bench_batch_options *options,
+                                fb_bench_batch_report **report, fb_error *err);
+FB_API void fb_bench_batch_free(fb_bench_batch_report *report);
+
 /* ---- profile and plan ---- */
 
 typedef struct fb_profile_op {

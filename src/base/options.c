@@ -22,6 +22,7 @@ OPTIONS(fb_bench_options, threads, user, .prompt = 64, .gen = 64, .reps = 9)
 OPTIONS(fb_bench_ops_options, threads, user, .prompt = 64, .gen = 64, .reps = 9)
 OPTIONS(fb_bench_stream_options, threads, user, .fuse = "auto", .cache = FB_CACHE_SINKS, .sinks = SINKS,
         .ttft_limit = 10)
+OPTIONS(fb_bench_batch_options, threads, user, .fuse = "auto", .prompt = 64, .gen = 64)
 OPTIONS(fb_profile_options, threads, gen, .fuse = "auto", .prompt = 64, .gen = 64)
 OPTIONS(fb_plan_report_options, threads, gen, .fuse = "auto", .prompt = 64, .gen = 64)
 OPTIONS(fb_verify_options, threads, chunk, .fuse = "auto")
@@ -49,6 +50,11 @@ fb_session_options fb_bench_stream_session(const fb_bench_stream_options *o) {
     return (fb_session_options){COMMON(o),         .fuse = o->fuse,   .machine = o->machine,
                                 .cache = o->cache, .sinks = o->sinks, .window = o->window,
                                 .chunk = o->chunk};
+}
+
+fb_session_options fb_bench_batch_session(const fb_bench_batch_options *o) {
+    return (fb_session_options){COMMON(o), .fuse = o->fuse, .machine = o->machine, .sinks = SINKS,
+                                .capacity = o->prompt + o->gen};
 }
 
 fb_session_options fb_profile_session(const fb_profile_options *o) {

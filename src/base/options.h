@@ -13,6 +13,7 @@
     X(fb_bench_options)                                                                                      \
     X(fb_bench_ops_options)                                                                                  \
     X(fb_bench_stream_options)                                                                               \
+    X(fb_bench_batch_options)                                                                                \
     X(fb_profile_options)                                                                                    \
     X(fb_plan_report_options)                                                                                \
     X(fb_verify_options)                                                                                     \
@@ -29,6 +30,7 @@ FB_OPTIONS(X)
 fb_session_options fb_bench_session(const fb_bench_options *options);
 fb_session_options fb_bench_ops_session(const fb_bench_ops_options *options);
 fb_session_options fb_bench_stream_session(const fb_bench_stream_options *options);
+fb_session_options fb_bench_batch_session(const fb_bench_batch_options *options);
 fb_session_options fb_profile_session(const fb_profile_options *options);
 fb_session_options fb_verify_session(const fb_verify_options *options);
 fb_session_options fb_fusion_session(const fb_fusion_options *options);

@@ -19,6 +19,7 @@ typedef struct bench_options {
     int64_t prompt, gen, reps;
     bool prompt_given, gen_given, reps_given, compare_given, fuse_given;
     bool ops, turns, json;
+    const char *batch; /* numbers of sequences, with commas; NULL: fuses are compared */
 } bench_options;
 
 /* ---- the command line ------------------------------------------------------------------------ */
@@ -27,7 +28,8 @@ static const char notes[] = CLI_MODEL_NOTES
     "A SPEC of --compare is what --fuse takes, with + for its commas: none,all,all+-qkv_up.\n"
     "\nWith --cache no fuses are compared: one greedy stream is timed as it goes on, at growing distances\n"
     "up to --gen tokens: a token, the memory, a prompt of that length, and what it would cost to read all\n"
-    "that a token sees anew at each step. --fuse says which fuses.\n";
+    "that a token sees anew at each step. --fuse says which fuses.\n"
+    "\nWith --batch no fuses are compared either: greedy answers to as many prompts are computed together.\n";
 
 static bool fails(int *status, const char *option, const char *why) {
     *status = cli_fail(CLI_USAGE, "%s (%s)", option, why);
@@ -36,10 +38,17 @@ static bool fails(int *status, const char *option, const char *why) {
 
 /* The two ways of this command have options that mean nothing to the other. */
 static bool fits(const bench_options *o, int *status) {
+    if (o->batch && (o->stream.cache_given || o->stream.sinks_given || o->stream.window_given))
+        return fails(status, "--batch", "not with --cache, --sinks or --window: batches have dense caches");
+    if (o->batch && (o->compare_given || o->ops || o->turns || o->reps_given))
+        return fails(status, "--batch",
+                     "not with --compare, --ops, --turns or --reps: steps of one set of fuses are timed");
+    if (o->batch) return true;
     if (!o->stream.cache_given) {
         if (o->stream.sinks_given || o->stream.window_given)
             return fails(status, o->stream.sinks_given ? "--sinks" : "--window", "only with --cache");
-        if (o->fuse_given) return fails(status, "--fuse", "only with --cache: --compare has the fuses");
+        if (o->fuse_given)
+            return fails(status, "--fuse", "only with --cache or --batch: --compare has the fuses");
         if (o->ops && o->compare_given)
             return fails(status, "--compare", "not with --ops: each fuse is timed against plain operators");
         return true;
@@ -76,6 +85,7 @@ static bool parse(const cli_command *command, int argc, char **argv, bench_optio
          .fallback = "64; with --cache 16 times what it holds", .given = &o->gen_given},
         {CLI_ROW('r', "reps", CLI_INT, &o->reps, "R", "repetitions, the variants in turns"),
          .range = {1, 1e5}, .given = &o->reps_given},
+        {CLI_ROW(0, "batch", CLI_STRING, &o->batch, "N,N…", "sequences that decode at once, as 1,2,4,8")},
         {CLI_ROW(0, "ops", CLI_FLAG, &o->ops, NULL,
                  "each fuse alone against the operators that it replaces")},
         {CLI_ROW(0, "turns", CLI_FLAG, &o->turns, NULL,
@@ -228,6 +238,21 @@ static int bench_stream(const bench_options *o, const fb_model *model, const cha
     return cli_bench_stream(model, &options, &setting, o->json);
 }
 
+static int bench_batch(const bench_options *o, const fb_model *model, const char *path) {
+    cli_busy busy = {0};
+    fb_bench_batch_options options;
+    fb_bench_batch_options_default(&options);
+    CLI_MODEL_SET_FUSE(&o->model, &options);
+    options.prompt = o->prompt;
+    options.gen = o->gen;
+    cli_bench_setting setting = {.path = path,
+                                 .act = o->model.act,
+                                 .kv = cli_model_kv(&o->model),
+                                 .exact = o->model.exact,
+                                 .busy = &busy};
+    return cli_bench_batch(model, &options, o->batch, &setting, o->json);
+}
+
 static int bench(const bench_options *o, const fb_model *model, const char *path) {
     variants v = {0};
     int status = split(o->compare, &v);
@@ -256,7 +281,10 @@ int cli_bench(const cli_command *command, int argc, char **argv) {
     int status;
     if (!parse(command, argc, argv, &options, &status)) return status;
     status = cli_model_open(options.model_name, &path, &model);
-    if (status == CLI_OK) status = (options.stream.cache_given ? bench_stream : bench)(&options, model, path);
+    if (status == CLI_OK)
+        status = (options.batch                ? bench_batch
+                  : options.stream.cache_given ? bench_stream
+                                               : bench)(&options, model, path);
     fb_model_free(model);
     free(path);
     return status;

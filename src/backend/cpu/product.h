@@ -48,6 +48,10 @@ static inline void products(const fb_weight *w, const input *in, int64_t row, in
     if (rows == 1 && fb_dtype_is_float(w->dtype))
         FB_FOR_DTYPE(w->dtype, WT,
                      tiles_one(WT, vf_address(WT, w->data, n * w->cols), x, w->cols, ns, next, sums));
+    else if (rows <= FEW_M && fb_dtype_is_float(w->dtype))
+        FB_FOR_DTYPE(
+            w->dtype, WT,
+            tiles_few(WT, vf_address(WT, w->data, n * w->cols), x, in->ld, rows, w->cols, ns, next, sums));
     else
         tiles_many(w, n, ns, x, in->ld, rows, work, sums);
 }

@@ -213,6 +213,85 @@ static inline void tile_rows(const float *w, int64_t ldw, const float *x, int64_
 #undef ROWS
 }
 
+/* ---- a few rows: weights are widened in registers ---- */
+
+/* Up to this many rows, a panel costs more than it saves: every tile of MANY_M rows widens the weights, which
+ * its first one has brought into L1, again. */
+#define FEW_M (4 * MANY_M)
+
+/* A tile: sum[m * BLOCK_N + n] of `ms` rows of x and `ns` rows of weights. The first tile of some weights
+ * prefetches those that follow them. */
+FB_INLINE void tile_few(fb_dtype wt, const void *w, const float *x, int64_t ldx, int64_t k, const int ms,
+                        const int ns, const bool first, const stream *s, float *sum) {
+    const int size = wt == FB_F32 ? 4 : 2, line = 64 / size;
+    const uint8_t *near = stream_at(s, vf_address(wt, w, ns * k), w);
+    vf acc[MANY_M][MANY_N];
+    for (int m = 0; m < ms; m++)
+        for (int n = 0; n < ns; n++) acc[m][n] = vf_set1(0);
+    int64_t i = 0;
+    for (; i + line <= k; i += line) {
+        if (first)
+            for (int n = 0; n < ns; n++, near += 64) __builtin_prefetch(near, 0, 3);
+        for (int j = 0; j < line; j += VW) {
+            vf wv[MANY_N];
+            for (int n = 0; n < ns; n++) wv[n] = vf_get(wt, w, n * k + i + j);
+            for (int m = 0; m < ms; m++) {
+                vf xv = vf_load_f32(x + m * ldx + i + j);
+                for (int n = 0; n < ns; n++) acc[m][n] = vf_fma(wv[n], xv, acc[m][n]);
+            }
+        }
+    }
+    for (; i < k; i += VW)
+        for (int n = 0; n < ns; n++) {
+            vf wv = vf_get_n(wt, vf_address(wt, w, n * k), i, k, 0);
+            for (int m = 0; m < ms; m++)
+                acc[m][n] = vf_fma(wv, vf_get_n(FB_F32, x + m * ldx, i, k, 0), acc[m][n]);
+        }
+    for (int m = 0; m < ms; m++)
+        for (int n = 0; n < ns; n++) sum[m * BLOCK_N + n] = vf_sum(acc[m][n]);
+}
+
+FB_INLINE void tile_few_rows(fb_dtype wt, const void *w, const float *x, int64_t ldx, int64_t k, int ms,
+                             const int ns, bool first, const stream *s, float *sum) {
+#define ROWS(count)                                                                                          \
+    case count:                                                                                              \
+        if (first)                                                                                           \
+            tile_few(wt, w, x, ldx, k, count <= MANY_M ? count : 1, ns, true, s, sum);                       \
+        else                                                                                                 \
+            tile_few(wt, w, x, ldx, k, count <= MANY_M ? count : 1, ns, false, s, sum);                      \
+        break;
+    switch (ms) {
+        ROWS(1)
+        ROWS(2)
+        ROWS(3)
+        ROWS(4)
+        ROWS(5)
+        ROWS(6)
+    }
+#undef ROWS
+}
+
+/* sum[m * BLOCK_N + n] of `rows` <= FEW_M rows of x and `ns` rows of weights. The worker then reads the
+ * weights at `next`. */
+FB_INLINE void tiles_few(fb_dtype wt, const void *w, const float *x, int64_t ldx, int64_t rows, int64_t k,
+                         int64_t ns, const uint8_t *next, float *sum) {
+    stream s = {vf_address(wt, w, ns * k), next};
+    for (int64_t n = 0; n < ns;) {
+        bool wide = n + MANY_N <= ns;
+        const void *at = vf_address(wt, w, n * k);
+        for (int64_t m = 0; m < rows; m += MANY_M) {
+            int ms = (int)(rows - m < MANY_M ? rows - m : MANY_M);
+            if (wide)
+                tile_few_rows(wt, at, x + m * ldx, ldx, k, ms, MANY_N, m == 0, &s, sum + m * BLOCK_N + n);
+            else
+                tile_few_rows(wt, at, x + m * ldx, ldx, k, ms, 1, m == 0, &s, sum + m * BLOCK_N + n);
+        }
+        n += wide ? MANY_N : 1;
+    }
+}
+
+/* ---- many rows ---- */
+
 /* sum[m * BLOCK_N + n] for `rows` <= BLOCK_M rows of x and rows [n0, n0 + ns) of any weight, ns <= BLOCK_N.
  */
 static inline void tiles_many(const fb_weight *w, int64_t n0, int64_t ns, const float *x, int64_t ldx,
