@@ -34,8 +34,8 @@ typedef struct fb_scheduler fb_scheduler;
 typedef struct fb_scheduler_options {
     size_t size;
     int64_t sequences; /* answers that are computed at the same time, at most; 1 to 1024 */
-    /* Tokens that the pool holds, all requests together; 0: as many as `sequences` times the capacity of a
-     * session, but no more than 65536. */
+    /* Tokens that the pool holds, all requests together; 0: as many as `sequences` sessions and a block more
+     * each, but no more than 65536. */
     int64_t cache_tokens;
     int64_t block; /* tokens of a block: 16, 32, 64 or 128 */
     int64_t rows;  /* tokens that a step computes, at most; 0: as a session's chunk */

@@ -8,7 +8,8 @@
 #include "cli/output.h"
 
 static volatile sig_atomic_t interrupted;
-static _Atomic(fb_session *) current; /* that Ctrl-C cancels; NULL: Ctrl-C ends the process */
+static _Atomic(fb_session *) current; /* that Ctrl-C cancels */
+static atomic_bool watched;           /* somebody asks cli_interrupted; otherwise Ctrl-C ends the process */
 
 /* The signal's own action follows as soon as the handler returns, so that the caller sees what happened. */
 static void on_end(int signal_number) {
@@ -20,12 +21,12 @@ static void on_end(int signal_number) {
 
 static void on_interrupt(int signal_number) {
     fb_session *session = atomic_load(&current);
-    if (interrupted || !session) {
+    if (interrupted || !atomic_load(&watched)) {
         on_end(signal_number);
         return;
     }
     interrupted = 1;
-    fb_session_cancel(session);
+    if (session) fb_session_cancel(session);
 }
 
 static void set_handler(int signal_number, void (*handler)(int)) {
@@ -45,9 +46,15 @@ void cli_signals_begin(void) {
     signal(SIGXFSZ, SIG_IGN);
 }
 
-void cli_interrupt_catch(fb_session *session) { atomic_store(&current, session); }
+void cli_interrupt_catch(fb_session *session) {
+    atomic_store(&current, session);
+    atomic_store(&watched, true);
+}
 
-void cli_interrupt_release(void) { atomic_store(&current, NULL); }
+void cli_interrupt_release(void) {
+    atomic_store(&watched, false);
+    atomic_store(&current, NULL);
+}
 
 bool cli_interrupted(void) { return interrupted; }
 

@@ -8,8 +8,9 @@
  * and a write beyond the limit on file sizes is an error of that write. */
 void cli_signals_begin(void);
 
-/* From here on the first Ctrl-C cancels the session's step and sets cli_interrupted, and system calls go on,
- * so that nothing is lost; a second one ends the process. Release before the session is freed. */
+/* From here on the first Ctrl-C cancels the session's step (NULL: none) and sets cli_interrupted, and system
+ * calls go on, so that nothing is lost; a second one ends the process. Release before the session is freed.
+ */
 void cli_interrupt_catch(fb_session *session);
 void cli_interrupt_release(void);
 bool cli_interrupted(void);

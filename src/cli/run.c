@@ -10,6 +10,7 @@
 #include "cli/output.h"
 #include "cli/prompt.h"
 #include "cli/report.h"
+#include "cli/run_batch.h"
 #include "cli/sampling.h"
 
 typedef struct run_options {
@@ -20,6 +21,7 @@ typedef struct run_options {
     cli_list stop;
     const char *system, *template_file;
     char *template_text; /* of template_file; NULL: the model's */
+    int64_t batch;       /* answers; 0: one, written as it comes */
     int64_t tokens, context, logprobs;
     bool tokens_given, logprobs_given, stats, json, endless, chat;
 } run_options;
@@ -62,6 +64,8 @@ static bool parse(const cli_command *command, int argc, char **argv, run_options
         {CLI_ROW('n', "tokens", CLI_INT, &o->tokens, "N", "tokens at most; -1: until the text ends"),
          .range = {-1, 1e9}, .fallback = "256, or what the context has left; with --stream no limit",
          .given = &o->tokens_given},
+        {CLI_ROW(0, "batch", CLI_INT, &o->batch, "N", "N answers at once, written when all are done"),
+         .range = {1, CLI_MAX_BATCH}, .fallback = "one answer, written as it comes"},
         {CLI_ROW(0, "stop", CLI_LIST, &o->stop, "TEXT", "end before this text")},
         {CLI_ROW(0, "chat", CLI_FLAG, &o->chat, NULL,
                  "put the text into the model's chat template, as a user's message")},
@@ -95,6 +99,11 @@ static bool parse(const cli_command *command, int argc, char **argv, run_options
     if (*status == CLI_OK && o->template_file && !o->chat)
         *status = cli_fail(CLI_USAGE, "--template: %s (only with --chat)", o->template_file);
     if (*status == CLI_OK) *status = cli_sampling_parse(&o->sampling);
+    if (*status == CLI_OK && o->batch && (o->endless || o->logprobs_given || o->stream.cache_given))
+        *status = cli_fail(CLI_USAGE, "--batch: with %s (answers in a batch have an end, and a dense cache)",
+                           o->endless          ? "--stream"
+                           : o->logprobs_given ? "--logprobs"
+                                               : "--cache");
     if (*status == CLI_OK && o->logprobs_given && !o->json)
         *status = cli_fail(CLI_USAGE, "--logprobs: %lld (only with --json, which prints them)",
                            (long long)o->logprobs);
@@ -218,8 +227,10 @@ static int run_model(const run_options *o, cli_prompt *prompt, fb_model *model, 
     cli_generation generation = {.model = model};
     int status = tokenize(o, prompt, model);
     if (status == CLI_OK) status = set_options(o, prompt, &generation);
-    if (status == CLI_OK) status = generate(o, prompt, &generation, load_seconds);
-    if (status == CLI_OK) hint_chat(o, &generation);
+    if (status == CLI_OK)
+        status = o->batch ? cli_run_batch(&generation, o->batch, o->json, o->stats)
+                          : generate(o, prompt, &generation, load_seconds);
+    if (status == CLI_OK && !o->batch) hint_chat(o, &generation);
     cli_generation_free(&generation);
     return status;
 }

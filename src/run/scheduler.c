@@ -128,12 +128,12 @@ static fb_status open_pool(fb_scheduler *s, fb_error *err) {
     const fb_frame *f = frame_of(s);
     int64_t tokens = s->options.cache_tokens, sequences = s->options.sequences, limit;
     if (!tokens) {
-        tokens = sequences * f->options.capacity;
+        /* Answers that fork need one block more each, for a moment. */
+        tokens = sequences * (f->options.capacity + s->options.block);
         if (tokens > DEFAULT_CACHE) tokens = DEFAULT_CACHE;
     }
     limit = tokens / f->options.capacity * f->entries;
     if (s->execution->request.backend->paged) limit += blocks_of(s, tokens % f->options.capacity);
-    if (limit > sequences * f->entries) limit = sequences * f->entries;
     if (limit < 1) limit = 1;
     FB_TRY(fb_blocks_open(s->execution->executor, limit, 0, &s->pool, err));
     if (!s->options.prefix_cache || fb_frame_forgets(f)) return FB_OK;
