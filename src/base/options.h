@@ -4,11 +4,14 @@
 #define FB_BASE_OPTIONS_H
 
 #include "base/status.h"
+#include "fusebox_batch.h"
 #include "fusebox_tools.h"
 
 /* fb_sized_take for each type: the caller's options (NULL: the defaults) as a complete struct. */
 #define FB_OPTIONS(X)                                                                                        \
     X(fb_session_options)                                                                                    \
+    X(fb_scheduler_options)                                                                                  \
+    X(fb_request_options)                                                                                    \
     X(fb_quantize_options)                                                                                   \
     X(fb_bench_options)                                                                                      \
     X(fb_bench_ops_options)                                                                                  \

@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 
+#include "text/sampler.h"
+
 fb_status fb_answer_append(fb_answer_state *a, int32_t token, fb_error *err) {
     if (a->count == a->room) {
         int64_t room = a->room ? 2 * a->room : 64;
@@ -17,11 +19,8 @@ fb_status fb_answer_append(fb_answer_state *a, int32_t token, fb_error *err) {
 static fb_status start_answer(const fb_model *model, const fb_request_options *o, fb_answer_state *a,
                               fb_error *err) {
     fb_sampler_options sampler;
-    fb_sampler_options_default(&sampler);
-    if (o->sampler)
-        sampler = *o->sampler;
-    else
-        sampler.temperature = 0;
+    FB_TRY(fb_sampler_options_take(o->sampler, &sampler, err));
+    if (!o->sampler) sampler.temperature = 0;
     sampler.sequence += (uint64_t)a->sample;
     FB_TRY(fb_sampler_create(&sampler, model->spec->program.vocab, &a->sampler, err));
     if (model->tokenizer) FB_TRY(fb_text_create(model, &a->text, err));

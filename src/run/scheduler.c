@@ -55,22 +55,7 @@ struct fb_scheduler {
 
 /* ---- options ---- */
 
-static const fb_scheduler_options scheduler_defaults = {
-    .size = sizeof scheduler_defaults, .sequences = 16, .block = 32, .stretch = 1.8f, .prefix_cache = 1};
-static const fb_sized scheduler_sized = FB_SIZED(fb_scheduler_options, sequences, &scheduler_defaults);
-FB_SIZED_ENDS_WITH(fb_scheduler_options, prefix_cache);
-
-static const fb_request_options request_defaults = {.size = sizeof request_defaults, .samples = 1};
-static const fb_sized request_sized = FB_SIZED(fb_request_options, prompt, &request_defaults);
-FB_SIZED_ENDS_WITH(fb_request_options, user);
 FB_SIZED_ENDS_WITH(fb_scheduler_stats, step_seconds);
-
-void fb_scheduler_options_init(fb_scheduler_options *options, size_t size) {
-    fb_sized_init(&scheduler_sized, options, size);
-}
-void fb_request_options_init(fb_request_options *options, size_t size) {
-    fb_sized_init(&request_sized, options, size);
-}
 
 static fb_status check_int(const char *what, int64_t value, int64_t min, int64_t max, fb_error *err) {
     if (value >= min && value <= max) return FB_OK;
@@ -168,7 +153,7 @@ fb_status fb_scheduler_create(const fb_model *model, const fb_session_options *s
     s->model = model;
     s->vocab = model->spec->program.vocab;
     s->incoming = &s->requests;
-    fb_status status = fb_sized_take(&scheduler_sized, options, &s->options, err);
+    fb_status status = fb_scheduler_options_take(options, &s->options, err);
     if (status == FB_OK) status = start(s, session, err);
     if (status != FB_OK) {
         fb_scheduler_free(s);
@@ -307,7 +292,7 @@ fb_status fb_scheduler_submit(fb_scheduler *s, const fb_request_options *given, 
     if (id) *id = 0;
     fb_request_options options;
     fb_submitted *r;
-    FB_TRY(fb_sized_take(&request_sized, given, &options, err));
+    FB_TRY(fb_request_options_take(given, &options, err));
     FB_TRY(check_request(s, &options, err));
     FB_TRY(fb_submitted_create(s->model, &options, &r, err));
     pthread_mutex_lock(&s->lock);

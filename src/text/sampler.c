@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "base/sized.h"
+#include "text/sampler.h"
 
 #define MAX_TEMPERATURE 100
 #define MIN_PENALTY     0.01f
@@ -92,6 +93,10 @@ static const fb_sampler_options defaults = {.size = sizeof defaults,
                                             .seed = 0};
 static const fb_sized sized = FB_SIZED(fb_sampler_options, temperature, &defaults);
 FB_SIZED_ENDS_WITH(fb_sampler_options, frequency_penalty);
+
+fb_status fb_sampler_options_take(const fb_sampler_options *given, fb_sampler_options *out, fb_error *err) {
+    return fb_sized_take(&sized, given, out, err);
+}
 
 void fb_sampler_options_init(fb_sampler_options *options, size_t size) {
     fb_sized_init(&sized, options, size);

@@ -5,6 +5,7 @@
 
 #include "base/options.h"
 #include "base/sized.h"
+#include "fusebox_batch.h"
 #include "support/support.h"
 
 /* ---- the helper ---- */
@@ -143,12 +144,18 @@ static void every_call_checks(void **state) {
     CHECK(fb_verify_options, fb_verify_stream(model, golden, given, &streamed, &err));
     fb_fusion_report *fusion;
     CHECK(fb_fusion_options, fb_verify_fusion(model, given, &fusion, &err));
+    fb_batch_report batched = {.size = sizeof batched};
+    CHECK(fb_batch_verify_options, fb_verify_batch(model, given, &batched, &err));
+    fb_bench_batch_report *batches;
+    CHECK(fb_bench_batch_options, fb_bench_batch(model, given, &batches, &err));
+    fb_scheduler *scheduler;
+    CHECK(fb_scheduler_options, fb_scheduler_create(model, NULL, given, &scheduler, &err));
     fb_perplexity_report *perplexity;
     CHECK(fb_perplexity_options, fb_perplexity_run(model, given, ids, 3, &perplexity, &err));
     fb_curve_report *curve;
     CHECK(fb_curve_options, fb_curve_run(model, given, ids, 3, &curve, &err));
     assert_true(!session && !bench && !ops && !stream && !plan && !verified && !streamed && !fusion &&
-                !perplexity && !curve);
+                !perplexity && !curve && !batches && !scheduler);
     fb_model_free(model);
 }
 

@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Several sequences at once: verify --batch, run --batch, bench --batch.
+. tests/cli/lib.sh
+
+goldens=tests/data/golden
+prompt="Once upon a time there was a poor woodcutter who"
+
+# ---- verify --batch: every family; types, instruction sets and quantised files on some
+for case in $(cd $goldens && ls -d */ | tr -d /); do
+    [ -f $goldens/$case/config.json ] || continue
+    succeeds "$case" verify $goldens/$case --batch --rounds 6
+done
+for act in f16 bf16; do
+    for case in llama-gqa-tied neox-parallel gpt2 gemma3 mixtral; do
+        succeeds "$case, $act, all fuses" verify $goldens/$case --batch --rounds 5 --act $act --fuse all --seed 2
+    done
+done
+for isa in avx512vnni avx512 avx2 portable; do
+    fusebox verify $goldens/llama-gqa-tied --batch --rounds 5 --act f16 --isa $isa
+    if grep -q "isa: $isa" "$work/err"; then
+        echo "# not run: $isa is not on this machine"
+    else
+        is "isa $isa" "$status" 0
+    fi
+done
+succeeds "plain ops" verify $goldens/neox-serial --batch --rounds 5 --fuse none --seed 3
+succeeds "exact" verify $goldens/qwen3 --batch --rounds 5 --exact --seed 4
+succeeds "three threads" verify $goldens/llama-mha --batch --rounds 5 --threads 3 --seed 5
+succeeds "the built-in model" verify --batch --rounds 2 --act f16 --seed 1
+matches "answers were put back" "$work/out" '^answers put back +[1-9]'
+matches "the prefix cache was used" "$work/out" '^tokens from the prefix cache +[1-9]'
+for type in q8_0 q4_0; do
+    succeeds "write $type" quantize "$work/$type.gguf" --type $type
+    succeeds "$type" verify "$work/$type.gguf" --batch --rounds 2 --act f16 --seed 6
+    succeeds "$type, as floats" verify "$work/$type.gguf" --batch --rounds 1 --dot float --seed 7
+done
+succeeds "JSON" verify $goldens/llama-mha --batch --rounds 4 --json
+is "JSON: members" "$(jq -c '[.ok, .rounds, .different, .first]' "$work/out")" '[true,4,0,""]'
+refuses "with a golden" 2 '--batch: with --golden ' verify $goldens/gpt2 --batch --golden $goldens/gpt2/golden.safetensors
+refuses "with a window" 2 '--batch: with --cache, --sinks or --window ' verify --batch --cache window
+
+# ---- run --batch
+fusebox run -p "$prompt" -n 12 --seed 5
+one=$(cat "$work/out")
+succeeds "three answers" run -p "$prompt" -n 12 --seed 5 --batch 3
+is "the first is that of a run alone" "$(sed -n 1p "$work/out")" "[1] $(head -n 1 <<<"$one")"
+is "there are three" "$(grep -cE '^\[[123]\] ' "$work/out")" 3
+succeeds "JSON of a run" run -p "$prompt" -n 12 --seed 5 --batch 3 --json
+is "they differ" "$(jq -r '[.answers[].text] | unique | length' "$work/out")" 3
+fusebox run -p "$prompt" -n 8 --temp 0 --json
+greedy=$(jq -c .tokens "$work/out")
+succeeds "greedy" run -p "$prompt" -n 8 --temp 0 --batch 2 --json
+is "greedy answers are alike" "$(jq -c '[.answers[].tokens] | unique' "$work/out")" "[$greedy]"
+succeeds "stop texts" run -p "$prompt" -n 40 --temp 0 --batch 2 --stop "the" --json
+is "stopped by it" "$(jq -c '[.answers[].stop] | unique' "$work/out")" '["text"]'
+fusebox run -p "$prompt" -n 4 --batch 2 --stats
+matches "stats" "$work/err" '^generated +8 tokens of 2 answers in 4 steps$'
+refuses "no answers" 2 '--batch: 0 \(1 to 256\)$' run -p a --batch 0
+refuses "without end" 2 '--batch: with --stream ' run -p a --batch 2 --stream
+
+# ---- bench --batch
+succeeds "bench" bench --batch 1,3 -p 8 -n 6
+matches "a line a batch" "$work/out" '^3 +[0-9.]+ \('
+succeeds "bench, JSON" bench --batch 2 -p 8 -n 6 --json
+is "bench: sequences" "$(jq -c '[.lines[].sequences]' "$work/out")" '[2]'
+for list in "" 0 1,,2 x 1,2x 2000; do
+    refuses "--batch '$list'" 2 '--batch: ".*" \((numbers from 1 to 1024, as 1,2,4,8|not empty)' bench --batch "$list"
+done
+refuses "with --ops" 2 '--batch \(not with --compare, --ops' bench --batch 2 --ops
+finish
