@@ -41,10 +41,14 @@ EMULATED_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(EMULATED_SRC))
 # Not under the sanitizers, which do not follow its changes of stack.
 LIB_EMULATED := $(if $(INSTRUMENTED),,$(if $(filter x86_64,$(ARCH)),$(BUILD)/tests/libfusebox_cuda_emulated.so))
 
+# Kernels: no more than -O1 (emulate.h). A third of their time goes into the scheduler.
+EMULATED_OPT := -O1
+$(BUILD)/obj/emulated/tests/support/emulate/%.o: EMULATED_OPT := -O2
+
 $(BUILD)/obj/emulated/%.o: % | $(DEPS)
 	@mkdir -p $(@D)
 	$(call say,CXX,$< (emulated))
-	$(Q)$(CXX) -std=c++17 -D_GNU_SOURCE -O1 -g -ffp-contract=off -Wall -Wextra -Wno-unknown-pragmas -Wno-format-truncation -Wno-uninitialized -Wno-maybe-uninitialized -Werror -fPIC -fvisibility=hidden \
+	$(Q)$(CXX) -std=c++17 -D_GNU_SOURCE $(EMULATED_OPT) -g -ffp-contract=off -Wall -Wextra -Wno-unknown-pragmas -Wno-format-truncation -Wno-uninitialized -Wno-maybe-uninitialized -Werror -fPIC -fvisibility=hidden \
 	    -fsanitize=alignment -fsanitize-undefined-trap-on-error -DFB_EMULATED -Iinclude -Isrc -Itests -include tests/support/emulate/emulate.h -MMD -MP -x c++ -c $< -o $@
 
 $(BUILD)/tests/libfusebox_cuda_emulated.so: $(EMULATED_OBJ) $(CUDA_HOST_OBJ) $(LIB_STATIC)

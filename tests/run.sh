@@ -122,7 +122,10 @@ program() { # program NAME COMMAND...
 # What is not timed runs early, as many programs at once as there are cores, and `program` waits for each. Those that
 # take longest come first: at the end all cores have something left to do.
 early_pid=
-longest='cli/(cuda|cuda_families|step)\.sh|backend/cuda/test_(host|fused)|run/test_(soak|session|families)|verify/test_(fusion|quantised|curve)'
+longest='cli/(cuda|cuda_families|step|stream_oz|quant_ppl|files|ppl_stream|verify)\.sh|backend/cuda/test_(host|fused)|backend/cpu/test_attention|run/test_(soak|session|families|stream)|verify/test_(fusion|quantised|curve|sensitivity|verify)|oom/test_commands'
+# What measures times, or how threads take turns, runs alone. The soak compares times side by side.
+alone='cli/(bench|bench_cpu|bench_stream|plan|profile|memory)\.sh|base/test_(pool|turn)\.c|tests/(bench|plan)/|cli/test_busy\.c|run/test_(cancel|shared|threads)\.c'
+alone_sanitized='cli/(bench|plan|profile)'
 longest_first() {
     local all
     all=$(cat)
@@ -141,7 +144,7 @@ run_early() { # run_early LABEL DIR < sources
 }
 
 unit() { # unit DIR LABEL ARGUMENT...
-    local dir=$1 label=$2 source name sources scripts early
+    local dir=$1 label=$2 source name sources scripts early alone=$alone
     shift 2
     build "$label" "$dir" "$@" tests || { bad "$label: build"; return; }
     sources=$(find tests -name 'test_*.c' | sort)
@@ -152,11 +155,10 @@ unit() { # unit DIR LABEL ARGUMENT...
         echo "# san: run/test_soak: not run: memory and times of a long stream, which here are not the program's own"
         sources=$(grep -vE 'backend/cuda/|run/test_soak' <<<"$sources")
         scripts=$(grep -vE 'cli/(cuda|cuda_families|step|stream_oz)\.sh' <<<"$scripts")
-        early=$(grep -vE 'cli/(bench|plan|profile)' <<<"$scripts"$'\n'"$sources")
-    else # where times count, or threads, programs run alone; the soak compares times side by side, and takes long
-        early=$(grep -E 'cli/(cuda|cuda_families|step)\.sh|tests/(arch|backend|corrupt|file|model|oom|text|verify)/|run/test_(soak|families)' <<<"$scripts"$'\n'"$sources")
+        alone=$alone_sanitized
+        export FUSEBOX_TESTS_SLOW=1 # a check that only has to take a while needs less work for it
     fi
-    early=$(longest_first <<<"$early")
+    early=$(grep -vE "$alone" <<<"$scripts"$'\n'"$sources" | longest_first)
     echo "# running $label: $(wc -l <<<"$early") programs, $(nproc) at a time, then $(grep -cvxFf <(echo "$early") <<<"$sources"$'\n'"$scripts") one by one"
     run_early "$label" "$dir" <<<"$early" &
     early_pid=$!
@@ -164,6 +166,7 @@ unit() { # unit DIR LABEL ARGUMENT...
     wait "$early_pid"
     early_pid=
     for source in $(grep -vxFf <(echo "$early") <<<"$sources"$'\n'"$scripts"); do run_one "$label" "$dir" "$source"; done
+    unset FUSEBOX_TESTS_SLOW
 }
 
 run_one() { # run_one LABEL DIR SOURCE

@@ -3,9 +3,7 @@
 # whatever lies in the folder. With and without a file system that has files without a name.
 . tests/cli/lib.sh
 
-text=tests/data/text/oz.txt
-[ -f "$text" ] || text=README.md
-head -c 1500 "$text" >"$work/text"
+head -c 300 tests/data/oz.txt >"$work/text"
 folder=$work/folder cache=$work/cache
 export XDG_CACHE_HOME=$cache
 

@@ -12,10 +12,6 @@ matches "ppl: perplexity" "$work/out" '^perplexity +44\.[12][0-9]* ± 3\.0[0-9]*
 matches "ppl: tokens" "$work/out" '^tokens +2500 scored, 5 windows of 512$'
 matches "ppl: speed" "$work/out" '^speed +[0-9.]+ tokens/s$'
 
-succeeds "ppl --windows" ppl -f $oz --windows
-is "ppl --windows: a line a window" "$(grep -cE '^[1-5] +[0-9]+ +[0-9.]+$' "$work/out")" 5
-matches "ppl --windows: the last one is shorter" "$work/out" '^5 +456 +[0-9.]+$'
-
 # 2501 tokens with the begin token are four whole windows.
 succeeds "ppl --compat llama.cpp" ppl -f $oz --compat llama.cpp
 matches "ppl --compat llama.cpp: perplexity" "$work/out" '^perplexity +37\.2[0-9]* ± 3\.8[0-9]*$'
@@ -28,7 +24,10 @@ refuses "ppl --compat: another program" 2 '--compat: vllm \(fusebox, llama.cpp\)
 refuses "ppl --compat --cache" 2 '--compat: not with --cache' ppl -f $oz --compat llama.cpp --cache dense
 refuses "ppl --chunks --cache" 2 '--chunks: not with --cache' ppl -f $oz --chunks 2 --cache dense
 
-head -c 1200 $oz >"$work/short"
+head -c 1200 $oz >"$work/short" # 466 tokens scored
+succeeds "ppl --windows" ppl -f "$work/short" --ctx 96 --windows
+is "ppl --windows: a line a window" "$(grep -cE '^[1-5] +[0-9]+ +[0-9.]+$' "$work/out")" 5
+matches "ppl --windows: the last one is shorter" "$work/out" '^5 +86 +[0-9.]+$'
 succeeds "ppl --json" ppl models/storyteller -f "$work/short" --ctx 64 --json
 is "ppl --json: one line" "$(wc -l <"$work/out")" 1
 holds "ppl --json: the windows add up" jq -e '.window == 64 and (.windows | length) > 3
@@ -64,8 +63,8 @@ succeeds "ppl: one token" ppl -f "$work/one" --json
 matches "ppl: one token: no error" "$work/out" '"tokens":1,"perplexity":[0-9.]+,"perplexity_error":null,'
 : >"$work/empty"
 if script -qec true /dev/null >/dev/null 2>&1 </dev/null; then
-    holds "ppl: a progress bar on a terminal" grep -qF '[##############################] 2500 of 2500 tokens, perplexity 44.' \
-        <(script -qec "'$FUSEBOX' ppl -f $oz" /dev/null </dev/null)
+    holds "ppl: a progress bar on a terminal" grep -qF '[##############################] 466 of 466 tokens, perplexity 33.' \
+        <(script -qec "'$FUSEBOX' ppl -f $work/short --ctx 96" /dev/null </dev/null)
 else
     echo "not ok 1 # SKIP one check on a terminal: no pseudo-terminal here"
 fi

@@ -13,7 +13,12 @@
 #include <immintrin.h>
 #endif
 
+/* Inlined everywhere, because callers pass constants that choose the code: each set of them is a variant. */
+#ifdef FB_FEW_VARIANTS
+#define FB_INLINE static inline __attribute__((unused))
+#else
 #define FB_INLINE static inline __attribute__((always_inline, unused))
+#endif
 
 #if defined FB_ISA_avx512
 #define VW 16

@@ -1,5 +1,5 @@
-/* Threads are coroutines with a stack each; one scheduler goes round among those that do not wait.
- */
+/* Threads are coroutines with a stack each. A warp's threads run one after the other until all of them wait,
+ * again and again as long as they only waited for each other; then the next warp does. */
 #include "support/emulate/emulate.h"
 
 #include <stdio.h>
@@ -10,10 +10,11 @@
 
 #define MOST_THREADS 1024 /* of a block */
 #define MOST_ALL     (40 * MOST_THREADS)
-#define STACK_BYTES  (128 << 10)
+/* Not a power of two: at equal offsets of 128 KiB all stacks would share one set of every cache. */
+#define STACK_BYTES ((128 << 10) + 11 * 64)
 #define INVALID      1 /* cudaErrorInvalidValue */
 
-fb_emulated_place fb_emulated_now;
+const fb_emulated_place *fb_emulated_now;
 __thread std::vector<std::function<int()>> *fb_emulated_recording;
 
 namespace {
@@ -25,7 +26,7 @@ struct thread {
     enum state state;
     uint32_t mask; /* AT_WARP: who is awaited */
     int some;      /* AT_SOME: how many are */
-    uint64_t words[32];
+    const uint64_t *words; /* what its warp brought to the last meeting */
     fb_emulated_place place;
 };
 
@@ -35,11 +36,17 @@ std::mutex device;
 
 thread threads[MOST_ALL];
 uint64_t left[MOST_ALL]; /* what each thread brought to its warp's meeting */
+/* What a meeting gives to all that were there, at the first one's place. It stays until they leave again: the
+ * first one's next meeting ends only after each of them ran. */
+uint64_t words_of[MOST_ALL][32];
 uint8_t *stacks, *shared_memory;
 size_t shared_room;
 int count, current; /* threads of a block; the one that runs, of all blocks */
 int all;            /* threads that run at once */
-bool yielded;       /* the thread that ran waits for another one, and did nothing else */
+int warp_end;       /* the warp that runs ends before this thread */
+bool idle;          /* the thread that runs waits for another one, and did nothing else */
+bool went;          /* of the warp's threads, one that ran was not idle … */
+bool yielded;       /* … one wants others to go on */
 void *scheduler_sp;
 const std::function<void()> *body;
 
@@ -79,7 +86,24 @@ fb_emulated_switch:
 #error "the emulation of CUDA kernels needs x86-64"
 #endif
 
-void leave() { fb_emulated_switch(&threads[current].sp, scheduler_sp); }
+int next_runnable(int t) {
+    while (t < warp_end && threads[t].state != RUNS) t++;
+    return t;
+}
+
+void *enter(int t) {
+    current = t;
+    idle = false;
+    fb_emulated_now = &threads[t].place;
+    return threads[t].sp;
+}
+
+/* To the warp's next thread that can run; behind the last one, to the scheduler. */
+void leave() {
+    int self = current, next = next_runnable(self + 1);
+    went |= !idle;
+    fb_emulated_switch(&threads[self].sp, next < warp_end ? enter(next) : scheduler_sp);
+}
 
 [[noreturn]] void start() {
     (*body)();
@@ -96,28 +120,24 @@ void prepare(int t) {
     threads[t].state = RUNS;
 }
 
+/* Lets those of a warp go on that all wait for each other. */
 bool release_warp(int first) {
     bool any = false;
-    int end = (first / count + 1) * count, last = first + 32 < end ? first + 32 : end;
-    for (int t = first; t < last; t++) {
+    for (int t = first; t < warp_end; t++) {
         if (threads[t].state != AT_WARP) continue;
         uint32_t mask = threads[t].mask;
-        bool all = true;
-        for (int lane = 0; lane < 32; lane++)
-            if (mask >> lane & 1) {
-                int other = first + lane;
-                if (other >= last || threads[other].state == DONE)
-                    continue; /* the hardware goes on without it */
-                all = all && threads[other].state == AT_WARP && threads[other].mask == mask;
-            }
-        if (!all) continue;
-        uint64_t words[32] = {0};
-        for (int lane = 0; lane < 32 && first + lane < last; lane++)
-            if (mask >> lane & 1 && threads[first + lane].state == AT_WARP) words[lane] = left[first + lane];
-        for (int lane = 0; lane < 32 && first + lane < last; lane++)
-            if (mask >> lane & 1 && threads[first + lane].state == AT_WARP) {
-                memcpy(threads[first + lane].words, words, sizeof words);
-                threads[first + lane].state = RUNS;
+        bool all_here = true;
+        for (int other = first; other < warp_end && all_here; other++) /* the hardware goes on without those DONE */
+            if (mask >> (other - first) & 1 && threads[other].state != DONE)
+                all_here = threads[other].state == AT_WARP && threads[other].mask == mask;
+        if (!all_here) continue;
+        uint64_t *words = words_of[t];
+        memset(words, 0, sizeof words_of[t]);
+        for (int other = t; other < warp_end; other++)
+            if (mask >> (other - first) & 1 && threads[other].state == AT_WARP) {
+                words[other - first] = left[other];
+                threads[other].words = words;
+                threads[other].state = RUNS;
             }
         any = true;
     }
@@ -150,23 +170,28 @@ bool release_block(int first) {
     return any;
 }
 
-/* As far as the block's threads can go before they wait for another block; whether that was anywhere. */
+/* As far as the warp's threads can go before they wait for another warp; whether that was anywhere. */
+bool run_warp(int first, int end) {
+    for (bool any = false;; any = true) {
+        warp_end = end;
+        went = yielded = false;
+        int t = next_runnable(first);
+        if (t < end) fb_emulated_switch(&scheduler_sp, enter(t));
+        bool released = release_warp(first);
+        if (!went && !released) return any;
+        if (yielded) return true;
+    }
+}
+
+/* The same of a block's threads, before they wait for another block. */
 bool run_block(int first) {
     for (bool any = false;; any = true) {
-        bool went = false;
-        for (int t = first; t < first + count; t++) {
-            if (threads[t].state != RUNS) continue;
-            current = t;
-            yielded = false;
-            fb_emulated_now = threads[t].place;
-            fb_emulated_switch(&scheduler_sp, threads[t].sp);
-            went |= !yielded;
-        }
-        bool released = false;
-        for (int warp = first; warp < first + count; warp += 32) released |= release_warp(warp);
-        released |= release_some(first);
+        bool some_went = false;
+        for (int warp = first; warp < first + count; warp += 32)
+            some_went |= run_warp(warp, warp + 32 < first + count ? warp + 32 : first + count);
+        bool released = release_some(first);
         if (!released) released = release_block(first);
-        if (!went && !released) return any;
+        if (!some_went && !released) return any;
     }
 }
 
@@ -185,8 +210,9 @@ void run_blocks() {
 
 void *fb_emulated_shared() { return shared_memory + (size_t)(current / count) * shared_room; }
 
-void fb_emulated_yield(bool idle) {
-    yielded = idle;
+void fb_emulated_yield(bool did_nothing) {
+    idle = did_nothing;
+    yielded = true;
     leave();
 }
 

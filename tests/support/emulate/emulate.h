@@ -60,11 +60,11 @@ static inline float4 make_float4(float x, float y, float z, float w) { return {x
 struct fb_emulated_place {
     dim3 thread, block, block_dim, grid_dim;
 };
-extern fb_emulated_place fb_emulated_now;
-#define threadIdx (fb_emulated_now.thread)
-#define blockIdx  (fb_emulated_now.block)
-#define blockDim  (fb_emulated_now.block_dim)
-#define gridDim   (fb_emulated_now.grid_dim)
+extern const fb_emulated_place *fb_emulated_now;
+#define threadIdx (fb_emulated_now->thread)
+#define blockIdx  (fb_emulated_now->block)
+#define blockDim  (fb_emulated_now->block_dim)
+#define gridDim   (fb_emulated_now->grid_dim)
 #define warpSize  32
 
 void *fb_emulated_shared();
