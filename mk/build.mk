@@ -88,16 +88,23 @@ $(BUILD)/.commit: look
 $(BUILD)/obj/base/version.o: CFLAGS_ALL += -DFB_COMMIT='"$(COMMIT)"'
 $(BUILD)/obj/base/version.o: $(BUILD)/.commit
 
-# The sanitizers' checks take minutes to optimise, and what they find does not depend on it. Half of the time went into
-# checks that no address wraps around; what is read or written at such an address, AddressSanitizer sees. Nor are all
-# variants of a kernel needed, which are the same lines with other constants: they took ten times as long to compile.
-KERNEL_OPT := $(if $(INSTRUMENTED),-O1 -DFB_FEW_VARIANTS $(if $(TSAN),,-fno-sanitize=pointer-overflow),-O3)
+# Under the sanitizers a kernel's variants (simd.h), which are the same lines with other constants, are one function:
+# all of them took three times as long to compile. Half of the rest went into checks that no address wraps around; what
+# is read or written at such an address, AddressSanitizer sees. With -O1 the tests of models took twice as long.
+KERNEL_OPT := $(if $(INSTRUMENTED),-DFB_FEW_VARIANTS $(if $(TSAN),-O1,-O2 -fno-sanitize=pointer-overflow),-O3)
+
+# What this machine cannot run is compiled, and not instrumented: nothing would execute the checks.
+CPU_FLAGS := $(if $(INSTRUMENTED),$(shell grep -m1 ^flags /proc/cpuinfo))
+ISA_NEEDS_avx2       := avx2
+ISA_NEEDS_avx512     := avx512dq
+ISA_NEEDS_avx512vnni := avx512_vnni
+not_run = $(if $(INSTRUMENTED),$(if $(ISA_NEEDS_$(1)),$(if $(filter $(ISA_NEEDS_$(1)),$(CPU_FLAGS)),,-O1 -fno-sanitize=all)))
 
 define kernel_rule
 $(BUILD)/obj/backend/cpu/%.$(1).o: src/backend/cpu/%.c | $(DEPS)
 	@mkdir -p $$(@D)
 	$$(call say,CC,$$< ($(1)))
-	$$(Q)$$(CC) $$(CFLAGS_ALL) $(KERNEL_OPT) $(ISAFLAGS_$(1)) -DFB_ISA=$(1) -DFB_ISA_$(1) -c $$< -o $$@
+	$$(Q)$$(CC) $$(CFLAGS_ALL) $(KERNEL_OPT) $(call not_run,$(1)) $(ISAFLAGS_$(1)) -DFB_ISA=$(1) -DFB_ISA_$(1) -c $$< -o $$@
 endef
 $(foreach isa,$(ISAS),$(eval $(call kernel_rule,$(isa))))
 

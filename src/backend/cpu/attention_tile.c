@@ -25,9 +25,9 @@ FB_INLINE void score_element(fb_dtype t, const bool split, const int nq, const i
 /* out[n][j] = scale * q[n] . key[j], for `vectors` vectors of keys from column j on. `split` (one query
  * only): sums are kept in halves. Prefetches the same part of `next`. Keys and values alternate, and after
  * each change the hardware prefetcher would have to detect the stream again. */
-FB_INLINE void score_part(fb_dtype t, const bool split, const int nq, const int vectors, const float *q,
-                          int64_t q_stride, const block *b, const uint8_t *next, int64_t j, float scale,
-                          float *out) {
+FB_VARIANTS void score_part(fb_dtype t, const bool split, const int nq, const int vectors, const float *q,
+                            int64_t q_stride, const block *b, const uint8_t *next, int64_t j, float scale,
+                            float *out) {
     const int size = t == FB_F32 ? 4 : 2, element = FB_KV_GROUP * size, apart = 64 / element;
     uintptr_t ahead = next ? (uintptr_t)next - (uintptr_t)b->data : 0;
     int64_t i = 0;
@@ -53,9 +53,9 @@ FB_INLINE void score_part(fb_dtype t, const bool split, const int nq, const int 
 
 /* Scores columns `begin` to `count` in whole vectors: as many at a time as the registers hold, then the rest.
  * Each count is a compile-time constant. */
-FB_INLINE void score_how(fb_dtype t, const bool split, const int nq, const float *q, int64_t q_stride,
-                         const block *b, const uint8_t *next, int64_t begin, int64_t count, float scale,
-                         float *out) {
+FB_VARIANTS void score_how(fb_dtype t, const bool split, const int nq, const float *q, int64_t q_stride,
+                           const block *b, const uint8_t *next, int64_t begin, int64_t count, float scale,
+                           float *out) {
     const int most = SUMS / nq >= 8 ? 8 : SUMS / nq >= 4 ? 4 : 2;
 #define VECTORS(n)                                                                                           \
     case n:                                                                                                  \
@@ -77,8 +77,8 @@ FB_INLINE void score_how(fb_dtype t, const bool split, const int nq, const float
 #undef VECTORS
 }
 
-FB_INLINE void score_tile(fb_dtype t, const int nq, const float *q, int64_t q_stride, const block *b,
-                          const uint8_t *next, int64_t begin, int64_t count, float scale, float *out) {
+FB_VARIANTS void score_tile(fb_dtype t, const int nq, const float *q, int64_t q_stride, const block *b,
+                            const uint8_t *next, int64_t begin, int64_t count, float scale, float *out) {
     if (nq == 1 && vdot_splits(t, on_zen()))
         score_how(t, true, nq, q, q_stride, b, next, begin, count, scale, out);
     else
@@ -98,8 +98,8 @@ typedef struct weighing {
 
 /* Keeps `vectors` vectors of each of nq sums, from element i on, in registers and runs through the positions.
  * Prefetches the same part of what comes next. `own`: each sum has a block of its own. */
-FB_INLINE void weigh_part(fb_dtype t, const bool split, const int nq, const bool own, const int vectors,
-                          const weighing *w, int64_t i) {
+FB_VARIANTS void weigh_part(fb_dtype t, const bool split, const int nq, const bool own, const int vectors,
+                            const weighing *w, int64_t i) {
     const int size = t == FB_F32 ? 4 : 2, blocks = own ? nq : 1;
     const int64_t step = w->b->stride * size;
     const float *weights = w->weights;
@@ -135,7 +135,7 @@ FB_INLINE void weigh_part(fb_dtype t, const bool split, const int nq, const bool
 }
 
 /* sum[n] += weights[n][j] * value[j], for j from `begin` to `end`. */
-FB_INLINE void weigh_tile(fb_dtype t, const int nq, const weighing *w) {
+FB_VARIANTS void weigh_tile(fb_dtype t, const int nq, const weighing *w) {
     int64_t i = 0;
     /* Several vectors at a time: each vector is a chain of dependent additions. */
     if (SUMS / nq >= 4)
@@ -300,7 +300,7 @@ void FB_KERNEL(unit_values)(const fb_call *call, const unit *u, int64_t first, r
 }
 
 /* Two blocks at once: twice as many independent chains of additions. */
-FB_INLINE void weigh_pair(fb_dtype t, const bool split, const weighing *w) {
+FB_VARIANTS void weigh_pair(fb_dtype t, const bool split, const weighing *w) {
     int64_t i = 0;
     for (; i + 4 * VW <= w->b->width; i += 4 * VW) weigh_part(t, split, 2, true, 4, w, i);
     for (; i + 2 * VW <= w->b->width; i += 2 * VW) weigh_part(t, split, 2, true, 2, w, i);

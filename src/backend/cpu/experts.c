@@ -35,7 +35,7 @@ static void choose(const fb_op_attr *attr, const float *scores, int64_t count, u
     for (int32_t j = 1; attr->shares_sum_to_one && j <= attr->used; j++) pairs[1 - 2 * j] /= shares;
 }
 
-FB_INLINE void widen_row(fb_dtype t, const void *from, int64_t count, float *to) {
+FB_VARIANTS void widen_row(fb_dtype t, const void *from, int64_t count, float *to) {
     decode_floats(t, from, count, to);
 }
 
@@ -54,7 +54,7 @@ void FB_KERNEL(top_k)(const fb_call *call, const fb_worker *worker) {
     }
 }
 
-FB_INLINE void round_row(fb_dtype t, float *x, int64_t count) {
+FB_VARIANTS void round_row(fb_dtype t, float *x, int64_t count) {
     for (int64_t i = 0; i < count; i += VW)
         vf_put_n(FB_F32, x, i, count, vf_rounded(t, vf_get_n(FB_F32, x, i, count, 0)));
 }
@@ -152,8 +152,8 @@ static input gather(const job *j, int s, const int32_t *pairs, int64_t count) {
 }
 
 /* What the plain ops would have stored of `count` pairs and outputs [n, n + ns). */
-FB_INLINE void store_pairs(fb_dtype t, const job *j, const int32_t *pairs, int64_t count, int64_t n,
-                           int64_t ns) {
+FB_VARIANTS void store_pairs(fb_dtype t, const job *j, const int32_t *pairs, int64_t count, int64_t n,
+                             int64_t ns) {
     const fb_call *call = j->call;
     const fb_op_attr *attr = &call->attr;
     for (int64_t m = 0; m < count; m++) {
@@ -200,7 +200,7 @@ static void run_pairs(const job *j, const fb_weight *weights, const int32_t *pai
 }
 
 /* The sums of all experts, rounded as expert_sum would have, plus the residual. */
-FB_INLINE void store_sums(fb_dtype t, const job *j) {
+FB_VARIANTS void store_sums(fb_dtype t, const job *j) {
     const fb_call *call = j->call;
     int64_t ns = j->end - j->begin;
     for (int64_t row = 0; row < call->rows; row++) {
@@ -258,7 +258,7 @@ void FB_KERNEL(expert_group)(const fb_call *call, const fb_worker *worker) {
     run_experts(call, worker, call->attr.segments, call->attr.combine);
 }
 
-FB_INLINE void sum_rows(fb_dtype t, const fb_call *call, int64_t begin, int64_t end) {
+FB_VARIANTS void sum_rows(fb_dtype t, const fb_call *call, int64_t begin, int64_t end) {
     const fb_view *x = &call->in[0];
     for (int64_t row = 0; row < call->rows; row++) {
         const float *pairs = fb_view_at(&call->in[1], row, 0);

@@ -25,7 +25,7 @@ _Static_assert(sizeof(linear_work) <= FB_LINEAR_WORK * sizeof(float), "scratch")
 
 /* ---- inputs ---- */
 
-FB_INLINE void widen(fb_dtype t, const fb_view *x, int64_t rows, int64_t k, float *out) {
+FB_VARIANTS void widen(fb_dtype t, const fb_view *x, int64_t rows, int64_t k, float *out) {
     for (int64_t row = 0; row < rows; row++)
         for (int64_t i = 0; i < k; i += VW)
             vf_put_n(FB_F32, out + row * k, i, k, vf_get_n(t, fb_view_at(x, row, 0), i, k, 0));
@@ -46,8 +46,8 @@ static bool same_input(const fb_call *call, int e, int s) {
            call->weights[4 * e + 3].data == call->weights[4 * s + 3].data;
 }
 
-FB_INLINE void normalise_rows(fb_dtype t, const fb_call *call, int s, int64_t k, known_stats *stats,
-                              float *out) {
+FB_VARIANTS void normalise_rows(fb_dtype t, const fb_call *call, int s, int64_t k, known_stats *stats,
+                                float *out) {
     const fb_weight *w = &call->weights[4 * s + 2], *b = &call->weights[4 * s + 3];
     fb_op_kind norm = call->attr.segment[s].norm;
     bool known = stats->segment >= 0 && call->rows <= BLOCK_M && same_rows(call, stats->segment, s);
@@ -103,16 +103,16 @@ typedef struct block {
 } block;
 
 /* What the plain linear and activation would have stored for sums i … of a row. */
-FB_INLINE vf finished(fb_dtype t, const fb_weight *bias, fb_op_kind act, const float *sums, int64_t n,
-                      int64_t i, int64_t ns) {
+FB_VARIANTS vf finished(fb_dtype t, const fb_weight *bias, fb_op_kind act, const float *sums, int64_t n,
+                        int64_t i, int64_t ns) {
     vf v = vf_get_n(FB_F32, sums, i, ns, 0);
     if (bias->data) v += vf_get_any(bias->dtype, fb_at(bias->data, bias->dtype, n), i, ns, 0);
     return activate(t, act, vf_rounded(t, v));
 }
 
 /* Finishes and stores a block. sums[s] holds segment s's sums. */
-FB_INLINE void store(fb_dtype t, fb_combine combine, const fb_call *call, int s, const block *b,
-                     float *const *sums) {
+FB_VARIANTS void store(fb_dtype t, fb_combine combine, const fb_call *call, int s, const block *b,
+                       float *const *sums) {
     const fb_view *out = &call->out[s];
     const fb_op_attr *attr = &call->attr;
     for (int64_t m = 0; m < b->rows; m++) {
@@ -255,7 +255,7 @@ void FB_KERNEL(linear)(const fb_call *call, const fb_worker *worker) {
 }
 
 /* Rounds scores to the activation dtype. Returns whether one of them is above `best` or NaN. */
-FB_INLINE bool round_scores(fb_dtype t, float *scores, int64_t n, float best) {
+FB_VARIANTS bool round_scores(fb_dtype t, float *scores, int64_t n, float best) {
     vf most = vf_set1(-INFINITY);
     bool nan = false;
     for (int64_t i = 0; i < n; i += VW) {

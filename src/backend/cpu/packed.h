@@ -135,8 +135,8 @@ FB_INLINE void packed_tile(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_
 
 /* All 16 outputs of a group. A single row uses all vectors at once, so that the weights are read once. More
  * rows need too many registers for that; they take the vectors one by one. */
-FB_INLINE void packed_rows(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_t ldx, int64_t blocks, int ms,
-                           bool zen, float *sum, int64_t ldsum) {
+FB_VARIANTS void packed_rows(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_t ldx, int64_t blocks,
+                             int ms, bool zen, float *sum, int64_t ldsum) {
     if (ms > 1)
         for (int p = 0; p < PARTS; p++) packed_tile(wt, w, x, ldx, blocks, ms, p, 1, false, sum, ldsum);
     else if (zen)
@@ -146,8 +146,8 @@ FB_INLINE void packed_rows(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_
 }
 
 /* sum[m * ldsum + n] for `rows` rows and the 16 * `groups` outputs that start at w. */
-FB_INLINE void packed_sums(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_t ldx, int64_t blocks,
-                           int64_t rows, int64_t groups, float *sum, int64_t ldsum) {
+FB_VARIANTS void packed_sums(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_t ldx, int64_t blocks,
+                             int64_t rows, int64_t groups, float *sum, int64_t ldsum) {
     const bool zen = on_zen();
     for (int64_t g = 0; g < groups; g++, w += blocks * packed_block(wt), sum += FB_PACK_ROWS) {
         int64_t m = 0;
@@ -188,7 +188,7 @@ FB_INLINE int32_t vi_sum(vi v) {
 
 /* Quantises one row of `n` float32. A block with a value that is not finite gets the scale NaN, so that every
  * product with it is NaN. */
-FB_INLINE void quantize_row(const float *x, int64_t n, fb_q8 *out) {
+FB_VARIANTS void quantize_row(const float *x, int64_t n, fb_q8 *out) {
     for (int64_t b = 0; b < n / 32; b++, x += 32, out++) {
         vf most = vf_set1(0), check = vf_set1(0);
         for (int i = 0; i < 32; i += VW) {

@@ -11,7 +11,7 @@ typedef struct input {
     int64_t ld;
 } input;
 
-FB_INLINE vf activate(fb_dtype t, fb_op_kind act, vf v) {
+FB_VARIANTS vf activate(fb_dtype t, fb_op_kind act, vf v) {
     switch (act) {
     case FB_OP_GELU:
         return vf_rounded(t, vf_gelu(v));

@@ -13,11 +13,13 @@
 #include <immintrin.h>
 #endif
 
-/* Inlined everywhere, because callers pass constants that choose the code: each set of them is a variant. */
-#ifdef FB_FEW_VARIANTS
-#define FB_INLINE static inline __attribute__((unused))
-#else
 #define FB_INLINE static inline __attribute__((always_inline, unused))
+
+/* For functions whose callers pass constants that choose the code. Each set of constants is a variant. */
+#ifdef FB_FEW_VARIANTS
+#define FB_VARIANTS static inline __attribute__((unused))
+#else
+#define FB_VARIANTS FB_INLINE
 #endif
 
 #if defined FB_ISA_avx512

@@ -59,8 +59,8 @@ FB_INLINE const uint8_t *stream_at(const stream *s, const uint8_t *at, const uin
 }
 
 /* A tile: sum[n] of a row and `ns` rows of weights. `large`: the tile exceeds LARGE_BYTES. */
-FB_INLINE void tile_one(fb_dtype wt, const bool zen, const void *w, const float *x, int64_t k, const int ns,
-                        const bool large, const stream *s, float *sum) {
+FB_VARIANTS void tile_one(fb_dtype wt, const bool zen, const void *w, const float *x, int64_t k, const int ns,
+                          const bool large, const stream *s, float *sum) {
     const bool split = vdot_splits(wt, zen);
     const int size = wt == FB_F32 ? 4 : 2, line = 64 / size, lead = NEAR_BYTES / ns;
     int64_t tile = ns * k * size, ahead = tile > NEAR_BYTES ? tile : NEAR_BYTES, i = 0;
@@ -89,8 +89,8 @@ FB_INLINE void tile_one(fb_dtype wt, const bool zen, const void *w, const float 
         for (int n = 0; n < ns; n++) sum[n] = vdot_sum(split, dot[n]);
 }
 
-FB_INLINE void tiles_how(fb_dtype wt, const bool zen, const void *w, const float *x, int64_t k, int64_t ns,
-                         const uint8_t *next, float *sum) {
+FB_VARIANTS void tiles_how(fb_dtype wt, const bool zen, const void *w, const float *x, int64_t k, int64_t ns,
+                           const uint8_t *next, float *sum) {
     const int size = wt == FB_F32 ? 4 : 2;
     stream s = {vf_address(wt, w, ns * k), next};
     int64_t n = 0;
@@ -103,8 +103,8 @@ FB_INLINE void tiles_how(fb_dtype wt, const bool zen, const void *w, const float
 }
 
 /* sum[n] of a row and `ns` rows of weights. The worker then reads the weights at `next`. */
-FB_INLINE void tiles_one(fb_dtype wt, const void *w, const float *x, int64_t k, int64_t ns,
-                         const uint8_t *next, float *sum) {
+FB_VARIANTS void tiles_one(fb_dtype wt, const void *w, const float *x, int64_t k, int64_t ns,
+                           const uint8_t *next, float *sum) {
     if (on_zen())
         tiles_how(wt, true, w, x, k, ns, next, sum);
     else
@@ -123,12 +123,12 @@ FB_INLINE void tiles_one(fb_dtype wt, const void *w, const float *x, int64_t k, 
 #define MANY_N 3
 #endif
 
-FB_INLINE void decode_floats(fb_dtype t, const void *w, int64_t count, float *out) {
+FB_VARIANTS void decode_floats(fb_dtype t, const void *w, int64_t count, float *out) {
     for (int64_t i = 0; i < count; i += VW) vf_put_n(FB_F32, out, i, count, vf_get_n(t, w, i, count, 0));
 }
 
 /* One row's part of a packed block. */
-FB_INLINE void decode_packed(fb_dtype t, const uint8_t *block, int64_t in_group, float *out) {
+FB_VARIANTS void decode_packed(fb_dtype t, const uint8_t *block, int64_t in_group, float *out) {
     float d = fb_f16_to_f32((uint16_t)(block[2 * in_group] | block[2 * in_group + 1] << 8));
     int8_t raw[32];
     for (int j = 0; j < (t == FB_Q4_0 ? 4 : 8); j++)

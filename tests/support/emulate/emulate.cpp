@@ -12,7 +12,7 @@
 #define MOST_ALL     (40 * MOST_THREADS)
 /* Not a power of two: at equal offsets of 128 KiB all stacks would share one set of every cache. */
 #define STACK_BYTES ((128 << 10) + 11 * 64)
-#define INVALID      1 /* cudaErrorInvalidValue */
+#define INVALID     1 /* cudaErrorInvalidValue */
 
 const fb_emulated_place *fb_emulated_now;
 __thread std::vector<std::function<int()>> *fb_emulated_recording;
@@ -24,8 +24,8 @@ enum state { RUNS, AT_BLOCK, AT_SOME, AT_WARP, DONE };
 struct thread {
     void *sp; /* its stack, where it stopped */
     enum state state;
-    uint32_t mask; /* AT_WARP: who is awaited */
-    int some;      /* AT_SOME: how many are */
+    uint32_t mask;         /* AT_WARP: who is awaited */
+    int some;              /* AT_SOME: how many are */
     const uint64_t *words; /* what its warp brought to the last meeting */
     fb_emulated_place place;
 };
@@ -127,7 +127,8 @@ bool release_warp(int first) {
         if (threads[t].state != AT_WARP) continue;
         uint32_t mask = threads[t].mask;
         bool all_here = true;
-        for (int other = first; other < warp_end && all_here; other++) /* the hardware goes on without those DONE */
+        for (int other = first; other < warp_end && all_here;
+             other++) /* the hardware goes on without those DONE */
             if (mask >> (other - first) & 1 && threads[other].state != DONE)
                 all_here = threads[other].state == AT_WARP && threads[other].mask == mask;
         if (!all_here) continue;
