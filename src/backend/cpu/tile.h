@@ -221,8 +221,8 @@ static inline void tile_rows(const float *w, int64_t ldw, const float *x, int64_
 
 /* A tile: sum[m * BLOCK_N + n] of `ms` rows of x and `ns` rows of weights. The first tile of some weights
  * prefetches those that follow them. */
-FB_INLINE void tile_few(fb_dtype wt, const void *w, const float *x, int64_t ldx, int64_t k, const int ms,
-                        const int ns, const bool first, const stream *s, float *sum) {
+FB_VARIANTS void tile_few(fb_dtype wt, const void *w, const float *x, int64_t ldx, int64_t k, const int ms,
+                          const int ns, const bool first, const stream *s, float *sum) {
     const int size = wt == FB_F32 ? 4 : 2, line = 64 / size;
     const uint8_t *near = stream_at(s, vf_address(wt, w, ns * k), w);
     vf acc[MANY_M][MANY_N];
@@ -251,8 +251,8 @@ FB_INLINE void tile_few(fb_dtype wt, const void *w, const float *x, int64_t ldx,
         for (int n = 0; n < ns; n++) sum[m * BLOCK_N + n] = vf_sum(acc[m][n]);
 }
 
-FB_INLINE void tile_few_rows(fb_dtype wt, const void *w, const float *x, int64_t ldx, int64_t k, int ms,
-                             const int ns, bool first, const stream *s, float *sum) {
+FB_VARIANTS void tile_few_rows(fb_dtype wt, const void *w, const float *x, int64_t ldx, int64_t k, int ms,
+                               const int ns, bool first, const stream *s, float *sum) {
 #define ROWS(count)                                                                                          \
     case count:                                                                                              \
         if (first)                                                                                           \
@@ -273,14 +273,16 @@ FB_INLINE void tile_few_rows(fb_dtype wt, const void *w, const float *x, int64_t
 
 /* sum[m * BLOCK_N + n] of `rows` <= FEW_M rows of x and `ns` rows of weights. The worker then reads the
  * weights at `next`. */
-FB_INLINE void tiles_few(fb_dtype wt, const void *w, const float *x, int64_t ldx, int64_t rows, int64_t k,
-                         int64_t ns, const uint8_t *next, float *sum) {
+FB_VARIANTS void tiles_few(fb_dtype wt, const void *w, const float *x, int64_t ldx, int64_t rows, int64_t k,
+                           int64_t ns, const uint8_t *next, float *sum) {
     stream s = {vf_address(wt, w, ns * k), next};
+    /* Tiles of nearly the same number of rows: each reads all weights, so a small one costs as much. */
+    int64_t tiles = (rows + MANY_M - 1) / MANY_M, most = (rows + tiles - 1) / tiles;
     for (int64_t n = 0; n < ns;) {
         bool wide = n + MANY_N <= ns;
         const void *at = vf_address(wt, w, n * k);
-        for (int64_t m = 0; m < rows; m += MANY_M) {
-            int ms = (int)(rows - m < MANY_M ? rows - m : MANY_M);
+        for (int64_t m = 0; m < rows; m += most) {
+            int ms = (int)(rows - m < most ? rows - m : most);
             if (wide)
                 tile_few_rows(wt, at, x + m * ldx, ldx, k, ms, MANY_N, m == 0, &s, sum + m * BLOCK_N + n);
             else
