@@ -66,7 +66,7 @@ refuses "bench: an empty spec" 2 'fuse: "" \(' bench $small --compare none,
 refuses "bench: --prompt 0" 2 '--prompt: 0 \(1 to ' bench --prompt 0
 refuses "bench: --reps 0" 2 '--reps: 0 \(1 to 100000\)$' bench --reps 0
 refuses "bench: beyond the context" 2 "prompt and gen: 500 and 64 tokens \(the model's context is 512\)\$" bench --prompt 500
-refuses "bench: --fuse is --compare here" 2 '--fuse \(only with --cache: --compare has the fuses\)$' bench --fuse all
+refuses "bench: --fuse is --compare here" 2 '--fuse \(only with --cache or --batch: --compare has the fuses\)$' bench --fuse all
 refuses "bench: too many variants" 2 '--compare: more than 32 variants' bench --compare "$(printf 'none,%.0s' $(seq 40))none"
 refuses "bench: f64 needs ref" 2 'act: f64' bench $small --act f64
 # ---- other programs on all CPUs, while it is timed: for long enough that the kernel's clock ticks
