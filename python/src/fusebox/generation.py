@@ -332,7 +332,8 @@ def takes_best(sampling: Sampling) -> bool:
 
 
 def _logit_bias(biases: Mapping[int, float]) -> ctypes.Array[_c.fb_logit_bias]:
-    rows = [(_c.integer("logit_bias: token", id, -(2**31), 2**31 - 1), float(bias)) for id, bias in biases.items()]
+    low, high = -(2**31), 2**31 - 1
+    rows = [_c.fb_logit_bias(_c.integer("logit_bias: token", id, low, high), float(bias)) for id, bias in biases.items()]
     return (_c.fb_logit_bias * len(rows))(*rows)
 
 
