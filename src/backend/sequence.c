@@ -106,16 +106,3 @@ int64_t fb_sequence_needs(const fb_sequence *s, int64_t from, int64_t to) {
             count += lacks(s, fb_frame_entry(f, group, at));
     return count;
 }
-
-void fb_sequence_cut(fb_sequence *s, int64_t position) {
-    const fb_frame *f = frame_of(s);
-    if (f->shift >= 62 || fb_frame_forgets(f)) return;
-    int64_t kept = (position + ((int64_t)1 << f->shift) - 1) >> f->shift;
-    for (int32_t group = 0; group < f->groups; group++)
-        for (int64_t i = kept; i < f->group[group].entries; i++) {
-            int64_t entry = f->group[group].table_at + i;
-            fb_block_give(s->blocks[entry]);
-            s->blocks[entry] = NULL;
-            s->table[entry] = NULL;
-        }
-}

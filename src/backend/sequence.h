@@ -28,8 +28,6 @@ void fb_sequence_close(fb_sequence *sequence);
 fb_status fb_sequence_own(fb_sequence *sequence, int64_t from, int64_t to, fb_error *err);
 /* How many blocks that takes from the pool. */
 int64_t fb_sequence_needs(const fb_sequence *sequence, int64_t from, int64_t to);
-/* Leaves all blocks that hold nothing before `position`. Only of caches that keep all positions. */
-void fb_sequence_cut(fb_sequence *sequence, int64_t position);
 /* Puts a block that another sequence has filled into an empty entry; the sequence becomes one of its users.
  */
 void fb_sequence_put(fb_sequence *sequence, int64_t entry, fb_block *block);
