@@ -77,7 +77,8 @@ static fb_cuda_context context_of(const spec *c, const set *s) {
     must(cuda.fb_gpu_zero(bench.gpu, cx.scratch, cx.scratch_bytes, &err), &err);
     uint8_t *caches = take(sizeof bench.arena);
     upload(caches, &bench.arena, sizeof bench.arena);
-    cx.caches = (uint8_t *const *)(const void *)caches;
+    cx.sequences = 1;
+    cx.tables = (uint8_t *const *)(const void *)caches;
     cx.context =
         c->m == 1 && c->capacity ? c->capacity : c->position + c->m; /* as a recorded step, or a direct one */
     cx.overlap = cx.limits->major >= 9;

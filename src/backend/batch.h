@@ -11,7 +11,7 @@ typedef struct fb_row {
     int32_t token;
     int32_t sequence; /* index of its sequence in the batch */
     int32_t wanted;   /* 1: its logits are wanted; such rows come last */
-    int32_t unused;
+    int32_t prompt;   /* 1: it is a token of a prompt; 0: it was generated */
 } fb_row;
 
 #endif

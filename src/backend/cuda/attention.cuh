@@ -61,7 +61,7 @@ static inline fb_attention fb_attention_of(const fb_call *call, const fb_cuda_co
     a.q = q->data;
     a.sink_q = sink_q->data;
     a.out = out->data;
-    a.caches = cx->caches;
+    a.caches = cx->tables;
     a.k_at = kv->k_at;
     a.v_at = kv->v_at;
     a.slots = fb_slots_of(call);

@@ -9,8 +9,9 @@
  *    quantised types here;
  *  - quantised activations are fb_q8 blocks (base/quant.h), as on the CPU; a row begins at a multiple of 8
  *    bytes;
- *  - k and v of a cache are [heads, capacity, width]. Kernels compute their addresses: call->kv.k_at and v_at
- *    bytes after caches[the row's sequence]. kv.k and kv.v are not used;
+ *  - k and v of a block of a cache are [heads, kv.block, width], kv.k_at and kv.v_at bytes after the block's
+ *    beginning. The block of a slot is tables[(kv.table_at + (slot >> kv.shift)) * sequences + the row's
+ *    sequence]. kv.k, kv.v and kv.tables are not used;
  *  - positions and tokens are read from call->row.
  * So all that changes from step to step is in device memory, and a recorded graph serves every step. */
 #ifndef FB_BACKEND_CUDA_KERNEL_H
@@ -30,14 +31,28 @@ typedef struct fb_cuda_limits {
     int64_t l2_bytes;
 } fb_cuda_limits;
 
+/* Rows of a step that one launch of attention computes: generated tokens of any sequences, or tokens of a
+ * prompt with successive positions of one sequence. The order of sums depends on a token's role, never on how
+ * many rows a step has. */
+typedef struct fb_cuda_rows {
+    int64_t first, rows;
+    bool prompt;
+} fb_cuda_rows;
+
 typedef struct fb_cuda_context {
     const fb_cuda_limits *limits;
     int32_t device;
     void *stream;              /* cudaStream_t */
     void *blas;                /* fb_cuda_blas_create's, or NULL */
     const double *frequencies; /* attr.frequencies on the device */
-    /* [sequences], in device memory: where each one's cache begins, at a multiple of 256 bytes. */
-    uint8_t *const *caches;
+    /* In device memory: where blocks of caches begin, at multiples of 256 bytes. Entry `e` of the table of
+     * sequence `s` is tables[e * sequences + s]. */
+    uint8_t *const *tables;
+    int64_t sequences;
+    /* The rows of the step, in their order, which attention computes by their role; NULL: all rows are of one
+     * sequence, and up to FB_DECODE_ROWS of them count as generated. */
+    const fb_cuda_rows *runs;
+    int32_t run_count;
     int64_t context; /* all rows of this launch look only into slots below this */
     bool overlap;    /* a kernel may start while the one before it still runs (fb_wait_for_previous) */
     bool late; /* the same, but then it must read nothing, weights included, before that one has ended */

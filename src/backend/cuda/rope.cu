@@ -237,7 +237,7 @@ int fb_cuda_kv_append(const fb_call *call, const fb_cuda_context *cx) {
     if (cx->list) return pk_add_rotation(call, false, cx->list);
     rope_args args = args_of(call);
     args.kv = call->kv;
-    args.caches = cx->caches;
+    args.caches = cx->tables;
     args.k = heads_of(&call->in[0], NULL, NULL, 0);
     args.v = heads_of(&call->in[1], NULL, NULL, 0);
     return launch(cx, call->in[0].dtype, args);
@@ -250,7 +250,7 @@ int fb_cuda_rope_kv(const fb_call *call, const fb_cuda_context *cx) {
     const int64_t rotary = call->attr.rotary;
     rope_args args = args_of(call);
     args.kv = call->kv;
-    args.caches = cx->caches;
+    args.caches = cx->tables;
     args.q = heads_of(&call->in[0], &call->out[0], &call->in[3], rotary);
     if (call->out[1].data) args.sink_q = heads_of(&call->in[0], &call->out[1], &call->in[4], rotary);
     args.k = heads_of(&call->in[1], NULL, &call->in[3], rotary);

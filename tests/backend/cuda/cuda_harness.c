@@ -455,7 +455,8 @@ static void run(fb_op_kind kind, const fb_call *call) {
     }
     fb_call c = on_device(&im, call);
     fb_cuda_context cx = cuda.cx;
-    cx.caches = there(&im, caches);
+    cx.tables = there(&im, caches);
+    cx.sequences = SEQUENCES;
     cx.frequencies = there(&im, call->attr.rotary > 1 ? call->attr.frequencies : NULL);
     cx.context = fb_ring_count(&call->kv.ring, last);
     launch(kind, &c, &im, &cx, im.after);

@@ -218,7 +218,8 @@ static fb_status take_memory(fb_cuda_executor *e, fb_error *err) {
     e->memory = memory;
     fb_frame_place(f, e->memory);
     e->state = (fb_cuda_state *)(void *)(e->memory + values);
-    e->cx.caches = &e->state->cache;
+    e->cx.tables = &e->state->cache;
+    e->cx.sequences = 1;
     FB_TRY(upload_frequencies(e, e->memory + values + state, err));
     FB_TRY(fb_gpu_take_host(e->gpu, "results", state + result_bytes(f), &memory, err));
     e->sent = memory;

@@ -22,7 +22,7 @@ typedef struct workspace {
     region temp;    /* what launches of one op hand to each other; the first TEMP_AT bytes are zeros */
 } workspace;
 
-/* An address of zero for fb_cuda_context.caches: kv.k_at is then itself an address. */
+/* An address of zero for fb_cuda_context.tables: kv.k_at is then itself an address. */
 #define TEMP_AT 256
 
 struct fb_cuda_ops {
@@ -203,7 +203,8 @@ static fb_status launch(fb_cuda_ops *ops, fb_op_kind kind, const fb_call *call, 
     cx.scratch = w->scratch.memory;
     cx.scratch_bytes = w->scratch.bytes;
     cx.frequencies = call->attr.frequencies;
-    cx.caches = (uint8_t *const *)(const void *)w->temp.memory;
+    cx.tables = (uint8_t *const *)(const void *)w->temp.memory;
+    cx.sequences = 1;
     cx.context = context;
     return fb_gpu_check(fb_cuda_launches[kind](call, &cx), fb_op_table[kind].name, err);
 }
