@@ -11,6 +11,7 @@
 #include "backend/cuda/activation.cuh"
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/gemm.h"
+#include "backend/cuda/mma.cuh"
 
 /* A segment. x is the prepared input: normalised and quantised. */
 struct gemm_segment {
@@ -277,22 +278,6 @@ static inline int gemm_stages(const fb_cuda_limits *limits, int64_t stage_bytes,
 
 /* ---- tensor cores: g = lane / 4, t = lane % 4 ---- */
 
-/* Loads four 8 x 8 matrices of 16-bit elements. Lane i gives the address of row i % 8 of matrix i / 8. r[j]
- * becomes row g, columns 2 t and 2 t + 1 of matrix j. */
-FB_DEVICE void gemm_matrices(uint32_t *r, const void *row) {
-#ifdef FB_EMULATED
-    uint64_t rows[32];
-    int lane = fb_emulated_lane();
-    memcpy(rows, fb_emulated_warp_meet(FB_ALL, (uint64_t)(uintptr_t)row), sizeof rows);
-    for (int j = 0; j < 4; j++)
-        memcpy(r + j, (const uint8_t *)(uintptr_t)rows[8 * j + lane / 4] + 4 * (lane % 4), 4);
-#else
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"((uint32_t)__cvta_generic_to_shared(row)));
-#endif
-}
-
 #ifdef FB_EMULATED
 /* The words a and b of all lanes. */
 static inline void gemm_gather(const uint32_t *a, const uint32_t *b, uint32_t (*as)[4], uint32_t (*bs)[2]) {
@@ -308,39 +293,6 @@ static inline void gemm_gather(const uint32_t *a, const uint32_t *b, uint32_t (*
     }
 }
 #endif
-
-template <class T> constexpr bool gemm_is_half = false;
-template <> constexpr bool gemm_is_half<fb_half> = true;
-
-/* c += a b: 16 x 16 times 16 x 8. a[0], a[1]: rows g and g + 8, columns 2 t and 2 t + 1; a[2], a[3]: the
- * same, 8 columns further. b[0], b[1]: rows 2 t and 2 t + 8 and the rows after them, column g. c: rows g and
- * g + 8, columns 2 t and 2 t + 1. */
-template <class T> FB_DEVICE void gemm_mma(float *c, const uint32_t *a, const uint32_t *b) {
-#ifdef FB_EMULATED
-    uint32_t as[32][4], bs[32][2];
-    int lane = fb_emulated_lane();
-    gemm_gather(a, b, as, bs);
-    for (int i = 0; i < 4; i++)
-        for (int k = 0; k < 16; k++) {
-            int row = lane / 4 + i / 2 * 8, col = lane % 4 * 2 + i % 2;
-            uint32_t x = as[row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2], w = bs[col * 4 + k % 8 / 2][k / 8];
-            c[i] = fmaf(fb_widen(T{(uint16_t)(x >> k % 2 * 16)}), fb_widen(T{(uint16_t)(w >> k % 2 * 16)}),
-                        c[i]);
-        }
-#else
-    if constexpr (gemm_is_half<T>)
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-            "{%0, %1, %2, %3};"
-            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-    else
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, "
-            "%9}, "
-            "{%0, %1, %2, %3};"
-            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-#endif
-}
 
 /* d = a b + (c for row g, c8 for row g + 8): 16 x 32 times 32 x 8 signed bytes. a[0], a[1]: rows g and g + 8,
  * columns 4 t to 4 t + 3; a[2], a[3]: the same, 16 columns further; b likewise. */

@@ -35,14 +35,14 @@ template <class T, int I, int J> static FB_DEVICE void multiply(const uint8_t *s
     for (int k = 0; k < DEPTH / 8; k += 2) {
         uint32_t a[I][4], b[J / 2][4];
 #pragma unroll
-        for (int i = 0; i < I; i++) gemm_matrices(a[i], stage + chunk_at(m + 16 * i, k + (lane >> 4)));
+        for (int i = 0; i < I; i++) fb_ldmatrix(a[i], stage + chunk_at(m + 16 * i, k + (lane >> 4)));
 #pragma unroll
         for (int j = 0; j < J / 2; j++)
-            gemm_matrices(b[j], stage + 32 * I * ROW + chunk_at(n + 16 * j, k + (lane >> 3 & 1)));
+            fb_ldmatrix(b[j], stage + 32 * I * ROW + chunk_at(n + 16 * j, k + (lane >> 3 & 1)));
 #pragma unroll
         for (int j = 0; j < J; j++)
 #pragma unroll
-            for (int i = 0; i < I; i++) gemm_mma<T>(sums[i][j], a[i], b[j / 2] + j % 2 * 2);
+            for (int i = 0; i < I; i++) fb_mma((const T *)0, sums[i][j], a[i], b[j / 2] + j % 2 * 2);
     }
 }
 

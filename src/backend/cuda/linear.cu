@@ -33,12 +33,19 @@ static int chunk_of(fb_dtype dtype) {
     }
 }
 
-/* Cuts a row into pieces of at most MV_LANE_CHUNKS chunks a lane. It depends only on the number of columns
- * and the weight's dtype, so that a row's sum has the same order everywhere. A warp multiplies a piece, so
- * that even 2048 long rows keep all warps of the device busy. The pieces are a power of two where possible: a
- * warp then has the same piece of all its rows. */
-static void shape_of(mv_segment *seg, int chunk) {
-    seg->chunks = (seg->cols + chunk - 1) / chunk;
+/* How tensor cores multiply 16-bit weights with x of the same type: pieces of 256 columns, one after the
+ * other in groups, then the groups. */
+static void tensor_shape_of(mv_segment *seg) {
+    seg->lane_chunks = 1;
+    seg->pieces = (seg->chunks + FB_WARP - 1) / FB_WARP;
+    seg->piece_sums = 1;
+    seg->group = MV_TENSOR_GROUP;
+}
+
+/* Cuts a row into pieces of at most MV_LANE_CHUNKS chunks a lane. A warp multiplies a piece, so that even
+ * 2048 long rows keep all warps of the device busy. Integers leave a partial sum for each octet of lanes,
+ * because the tensor cores of gemm_quant.cu add eight blocks at a time. */
+static void lanes_shape_of(mv_segment *seg, int chunk, bool octets) {
     int row_chunks = (seg->chunks + FB_WARP - 1) / FB_WARP; /* of a lane, in a whole row */
     int most = chunk == 32 ? MV_LANE_CHUNKS_Q4 : MV_LANE_CHUNKS;
     int least = (row_chunks + most - 1) / most, pieces = 1;
@@ -50,6 +57,21 @@ static void shape_of(mv_segment *seg, int chunk) {
     }
     if (seg->lane_chunks > MV_LANE_CHUNKS) seg->lane_chunks = (row_chunks + least - 1) / least;
     seg->pieces = (row_chunks + seg->lane_chunks - 1) / seg->lane_chunks;
+    seg->piece_sums = octets ? MV_OCTETS : 1;
+    seg->group = 1;
+}
+
+/* The order of a row's sum. It depends only on the number of columns, the dtypes of weight and x, and the
+ * kind of product, so that it is the same everywhere. */
+static void shape_of(mv_segment *seg, fb_dtype weight, fb_dtype x, fb_dot dot) {
+    int chunk = chunk_of(weight);
+    seg->chunks = (seg->cols + chunk - 1) / chunk;
+    if (fb_dtype_size(weight) == 2 && fb_dtype_is_float(weight) && x == weight && dot == FB_DOT_FLOAT)
+        tensor_shape_of(seg);
+    else
+        lanes_shape_of(seg, chunk, dot != FB_DOT_FLOAT);
+    seg->sums = seg->pieces * seg->piece_sums;
+    seg->sums_row = seg->sums == 1 ? 1 : seg->sums | 1; /* odd: partial sums of 32 outputs in 32 banks */
     seg->skip_units = MV_WARPS / seg->pieces;
     seg->skip_pieces = MV_WARPS % seg->pieces;
 }
@@ -61,9 +83,14 @@ void mv_plan_blocks(mv_plan *plan, int at_once, int grid) {
         int units = (seg->rows + at_once - 1) / at_once;
         seg->units = units / grid;
         seg->extra = units % grid;
-        if (plan->combined) plan->sums_each += seg->pieces;
-        plan->partials += (seg->units + (seg->extra > 0)) * at_once * seg->pieces;
+        if (plan->combined)
+            plan->sums_each += seg->sums;
+        else
+            plan->partials += (seg->units + (seg->extra > 0)) * at_once * seg->sums_row;
     }
+    if (!plan->combined) return;
+    if (plan->sums_each > 1) plan->sums_each |= 1; /* as sums_row */
+    plan->partials = (plan->seg[0].units + (plan->seg[0].extra > 0)) * at_once * plan->sums_each;
 }
 
 void mv_plan_rows(mv_plan *plan, int row) {
@@ -95,7 +122,7 @@ static void plan_segment(mv_plan *plan, int at, const fb_call *call, int s, bool
     bool floats = fb_dtype_is_float(w->dtype);
     seg->rows = (int32_t)w->rows;
     seg->cols = (int32_t)w->cols;
-    shape_of(seg, chunk_of(w->dtype));
+    shape_of(seg, w->dtype, call->in[s].dtype, how->dot);
     seg->w = (const uint8_t *)w->data;
     if (floats) {
         seg->row_bytes = (int32_t)(w->cols * fb_dtype_size(w->dtype));

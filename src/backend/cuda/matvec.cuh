@@ -7,11 +7,14 @@
  * smaller blocks, so that the next kernel's block fits beside this one's, made a step slower: 3.1 ms instead
  * of 2.0. Probably two blocks of one launch share a multiprocessor while attention occupies others.)
  *
- * The order of a dot product's sum depends only on the number of columns, the weight's dtype and the kind of
- * product (shape_of in linear.cu). A row is cut into chunks of 16 bytes, and these into pieces. Lane l of a
- * warp takes chunks l, l + 32, … of a piece and adds them one after the other. The lanes' sums are added as a
- * tree, then the pieces in their order. Which warp takes which piece makes no difference; nor do the number
- * of rows, other segments, or what is done with the result. */
+ * The order of a dot product's sum depends only on the number of columns, the dtypes of weight and x and the
+ * kind of product (shape_of in linear.cu). A row is cut into chunks of 16 bytes, and these into pieces.
+ *  - 16-bit weights and x: tensor cores add 16 columns at a time, one after the other in a piece. One row of
+ * x costs as much as eight: there is bandwidth for no more.
+ *  - Integers and all others: lane l of a warp takes chunks l, l + 32, … of a piece and adds them one after
+ *    the other. The sums of eight lanes (integers) or of all (others) are added as a tree.
+ * Then the partial sums are added in their order (mv_total). Which warp takes which piece makes no
+ * difference; nor do the number of rows, other segments, or what is done with the result. */
 #ifndef FB_BACKEND_CUDA_MATVEC_CUH
 #define FB_BACKEND_CUDA_MATVEC_CUH
 
@@ -24,8 +27,10 @@
 #endif
 
 /* Rows of weights (R) that a warp multiplies at once: they share the reads of x and the work for a piece. */
-template <class W, int M> struct mv_rows {
-    static const int value = M > 1 || mv_elements<W>::value == 32 ? 2 : 1;
+template <class W, class X, int M> struct mv_rows {
+    static const int value = mv_tensor<X>::value                    ? MV_TENSOR_ROWS
+                             : M > 1 || mv_elements<W>::value == 32 ? 2
+                                                                    : 1;
 };
 
 /* Adds to acc: `count` chunks of R rows of weights, first + at, first + at + 32, …, times M rows of x. The
@@ -60,12 +65,67 @@ FB_DEVICE void mv_multiply_chunks(const mv_plan &plan, const mv_header *header, 
     }
 }
 
+/* Two elements of a row of weights in global memory; zeros beyond it. */
+template <class T> FB_DEVICE uint32_t mv_pair(const mv_segment &seg, int row, int col) {
+    const T *from = (const T *)(seg.w + (int64_t)row * seg.row_bytes) + col;
+    return (col < seg.cols ? from[0].bits : 0u) | (col + 1 < seg.cols ? (uint32_t)from[1].bits << 16 : 0u);
+}
+
+/* mv_multiply for 16-bit weights and x of the same type, by tensor cores: rows of x times MV_TENSOR_ROWS rows
+ * of weights, 16 columns at a time, one after the other. Weights of rows that do not exist are whatever the
+ * stage holds: they have columns of their own in the result. */
+template <class T, int M, bool PIPELINED>
+FB_DEVICE void mv_multiply_tensor(const mv_plan &plan, const mv_pipeline &pipeline, const int4 what,
+                                  const uint8_t *shared, float *partial) {
+    const int lane = (int)threadIdx.x % FB_WARP, count = what.w;
+    const mv_header *header = pipeline.headers + pipeline.stage;
+    const int4 where = *(const int4 *)&header->partial;
+    /* Lane l loads chunk l / 8 of row l % 8. One row of x counts as eight equal ones. */
+    const int row = lane % 8, chunk = lane / 8, g = lane / 4, t = lane % 4;
+    const uint8_t *x = shared + what.x + what.z * 16 + (M == 1 ? 0 : min(row, plan.ms - 1) * where.w);
+    const uint8_t *w = pipeline.stage_memory + pipeline.stage * plan.stage_bytes + row * plan.stage_row;
+    float sum[4] = {0, 0, 0, 0};
+    /* Chunks k to k + 3. Those beyond the piece, in its last step, count as zeros. */
+    auto multiply = [&](int k, bool whole) {
+        const int at = whole ? k + chunk : min(k + chunk, count - 1);
+        uint32_t a[4], b[4];
+        fb_ldmatrix(a, x + at * 16);
+        if (PIPELINED)
+            fb_ldmatrix(b, w + at * 16);
+        else
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                b[i] = mv_pair<T>(plan.seg[header->s], header->row + min(g, where.z - 1),
+                                  (what.z + min(k + i, count - 1)) * 8 + 2 * t);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (!whole && k + i >= count) a[i] = b[i] = 0;
+        const uint32_t first[4] = {a[0], 0, a[1], 0}, second[4] = {a[2], 0, a[3], 0};
+        fb_mma((const T *)0, sum, first, b);
+        fb_mma((const T *)0, sum, second, b + 2);
+    };
+    if (PIPELINED && count == FB_WARP) {
+#pragma unroll
+        for (int k = 0; k < FB_WARP; k += 4) multiply(k, true);
+    } else {
+#pragma unroll 1
+        for (int k = 0; k < count; k += 4) multiply(k, k + 4 <= count);
+    }
+    if (g < (M == 1 ? 1 : plan.ms))
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            if (2 * t + i < where.z)
+                partial[where.x + (M == 1 ? 0 : g * plan.partials) + (2 * t + i) * where.y] = sum[i];
+}
+
 /* Multiplies the piece in the pipeline's next stage, R rows of weights, with M rows of x. `what`: the first
  * half of its header. The sums go to partial (mv_header). For one row of x there is unrolled code for pieces
  * of 5 and 8 chunks a lane, which float16 of the usual widths has. */
 template <class W, class X, int M, int R, bool PIPELINED>
 FB_DEVICE void mv_multiply(const mv_plan &plan, const mv_pipeline &pipeline, const int4 what,
                            const uint8_t *shared, float *partial) {
+    if constexpr (mv_tensor<X>::value)
+        return mv_multiply_tensor<X, M, PIPELINED>(plan, pipeline, what, shared, partial);
     const int lane = (int)threadIdx.x % FB_WARP, count = what.w;
     const mv_header *header = pipeline.headers + pipeline.stage;
     const int4 where = *(const int4 *)&header->partial;
@@ -81,22 +141,23 @@ FB_DEVICE void mv_multiply(const mv_plan &plan, const mv_pipeline &pipeline, con
 #pragma unroll 2
         for (int at = lane; at < count; at += FB_WARP)
             mv_multiply_chunks<W, X, M, R, PIPELINED, 1>(plan, header, what, where, stage, shared, at, acc);
+    /* Neighbours first: gemm_quant.cu adds a row's blocks in the same order. */
+    const int lanes = mv_integers<X>::value ? FB_WARP / MV_OCTETS : FB_WARP;
 #pragma unroll
     for (int i = 0; i < R * M; i++)
-        for (int offset = FB_WARP / 2; offset; offset >>= 1)
-            acc[i] += __shfl_xor_sync(FB_ALL, acc[i], offset);
-    if (lane == 0)
+        for (int offset = 1; offset < lanes; offset <<= 1) acc[i] += __shfl_xor_sync(FB_ALL, acc[i], offset);
+    if (lane % lanes == 0)
 #pragma unroll
         for (int r = 0; r < R; r++)
 #pragma unroll
             for (int m = 0; m < M; m++)
                 if ((R == 1 || r < where.z) && (M == 1 || m < plan.ms))
-                    partial[where.x + m * plan.partials + r * where.y] = acc[r * M + m];
+                    partial[where.x + lane / lanes + m * plan.partials + r * where.y] = acc[r * M + m];
 }
 
 template <class W, class X, int M, bool PIPELINED>
 __global__ void __launch_bounds__(MV_THREADS, 1) mv_kernel(const __grid_constant__ mv_plan plan) {
-    const int R = mv_rows<W, M>::value;
+    const int R = mv_rows<W, X, M>::value;
     FB_SHARED(uint8_t, shared);
     __shared__ fb_row_stats stats[MV_MAX_ROWS];
     __shared__ int last;
@@ -151,6 +212,8 @@ template <class W, class X> static int64_t mv_place_inputs(mv_plan *plan, int ms
         int64_t bytes = mv_integers<X>::value ? seg->cols / 32 * 40
                                               : seg->chunks * mv_elements<W>::value * (int64_t)sizeof(X);
         seg->x_bytes = (int)mv_round_up(bytes, 16);
+        if (mv_tensor<X>::value)
+            seg->x_bytes |= 16; /* the same chunk of eight rows lies in different banks */
         seg->copies = seg->same_raw = false;
         seg->raw_at = -1;
         if (!seg->stages_x) {
@@ -183,13 +246,14 @@ static int64_t mv_place_raw(mv_plan *plan, int64_t at) {
 }
 
 /* Sizes a stage: R rows of the longest piece of any segment, and their scales. */
-template <class W> static void mv_plan_stage(mv_plan *plan, int at_once) {
+template <class W, class X> static void mv_plan_stage(mv_plan *plan, int at_once) {
     plan->stage_row = 0;
     for (int s = 0; s < plan->segments; s++) {
         const mv_segment *seg = &plan->seg[s];
         int bytes = seg->pieces == 1 ? seg->chunks * 16 : seg->lane_chunks * FB_WARP * 16;
         if (bytes > plan->stage_row) plan->stage_row = bytes;
     }
+    if (mv_tensor<X>::value) plan->stage_row |= 16; /* as x_bytes */
     plan->scale_at = at_once * plan->stage_row;
     plan->scale_row = mv_quantised<W>::value ? plan->stage_row / (mv_elements<W>::value == 32 ? 8 : 16) : 0;
     plan->stage_bytes = (int32_t)mv_round_up(at_once * (plan->stage_row + plan->scale_row), 128);
@@ -206,7 +270,7 @@ static int mv_max_stages(const mv_plan *plan, int64_t grid) {
 
 template <class W, class X, int M, bool PIPELINED>
 static int mv_launch_rows(mv_plan *plan, const fb_cuda_context *cx) {
-    const int R = mv_rows<W, M>::value;
+    const int R = mv_rows<W, X, M>::value;
     const int64_t available = cx->limits->shared_limit - 256 /* static shared memory of mv_kernel */;
     int64_t units = 0, staged = mv_place_inputs<W, X>(plan, M, PIPELINED), end, partial;
     for (int s = 0; s < plan->segments; s++) {
@@ -217,7 +281,7 @@ static int mv_launch_rows(mv_plan *plan, const fb_cuda_context *cx) {
     /* One block a multiprocessor; more if their partial sums would leave no shared memory for a stage. */
     int64_t fixed = staged + mv_round_up(MV_HEADER_BYTES, 128);
     if (PIPELINED) {
-        mv_plan_stage<W>(plan, R);
+        mv_plan_stage<W, X>(plan, R);
         fixed += MV_WARPS * (int64_t)plan->stage_bytes;
     }
     int64_t grid = cx->limits->sms < units ? cx->limits->sms : units;
@@ -264,14 +328,10 @@ static bool mv_inputs_whole(const mv_plan *plan) {
 /* Appends to the work list instead of launching. One row; all ops of the list share the pipelines. */
 template <class W, class X> static int mv_append(const mv_plan *plan, const fb_cuda_context *cx) {
     if constexpr (sizeof(X) == 2 || mv_integers<X>::value) {
-        const int R = mv_rows<W, 1>::value;
+        const int R = mv_rows<W, X, 1>::value;
         mv_plan own = *plan;
         int64_t staged = mv_place_raw(&own, mv_place_inputs<W, X>(&own, 1, true));
-        for (int s = 0; s < own.segments; s++) {
-            if (MV_WARPS % own.seg[s].pieces) return FB_CUDA_NOT_LISTED;
-            for (own.seg[s].shift = 0; 1 << own.seg[s].shift < own.seg[s].pieces;) own.seg[s].shift++;
-        }
-        mv_plan_stage<W>(&own, R);
+        mv_plan_stage<W, X>(&own, R);
         mv_plan_blocks(&own, R, cx->limits->sms);
         int64_t partial = own.partials > FB_NORM_SMEM ? own.partials : FB_NORM_SMEM;
         own.partial_at = (int)staged;

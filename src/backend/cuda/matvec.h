@@ -16,6 +16,10 @@
 #define MV_SPARE          (4 << 10) /* bytes of shared memory for what is not counted exactly, such as alignment */
 #define MV_TOO_LARGE      (-1)      /* x does not fit into shared memory */
 
+#define MV_TENSOR_ROWS  8 /* rows of weights that tensor cores multiply at once */
+#define MV_TENSOR_GROUP 8 /* pieces whose sums are added first: gemm_few.cu and gemm_half.cu do the same */
+#define MV_OCTETS       4 /* of the lanes that multiply a piece of integers: each has a partial sum */
+
 /* One weight matrix, its input and its output. A row of weights is cut into `chunks` of 16 bytes and these
  * into `pieces` of up to 32 * lane_chunks chunks; a warp multiplies a piece of R rows (a unit) at a time. */
 typedef struct mv_segment {
@@ -23,9 +27,11 @@ typedef struct mv_segment {
     const uint16_t *scales;
     int32_t row_bytes, rows, cols;
     int32_t chunks, lane_chunks, pieces; /* they fix the order of sums: shape_of in linear.cu */
-    int32_t shift;                       /* for the persistent kernel: pieces == 1 << shift */
-    int32_t units, extra;                /* units of a block; the first `extra` blocks have one more */
-    int32_t skip_units, skip_pieces;     /* MV_WARPS pieces as whole units, and pieces of another one */
+    int32_t sums, piece_sums;            /* partial sums of an output, and of a piece of it */
+    int32_t sums_row; /* from an output's partial sums to the next one's, where segments are not combined */
+    int32_t group;    /* partial sums that are added first; then these sums are added */
+    int32_t units, extra;            /* units of a block; the first `extra` blocks have one more */
+    int32_t skip_units, skip_pieces; /* MV_WARPS pieces as whole units, and pieces of another one */
     /* The input is staged once for all segments that read the same. */
     const void *x;
     int64_t x_stride;
@@ -59,7 +65,7 @@ typedef struct mv_plan {
     const float *given; /* the sums of segment 1 from an earlier launch, or NULL */
     float2 *results;    /* head_argmax: [blocks, MV_MAX_ROWS], or NULL */
     unsigned *counter;
-    int32_t sums_each; /* partial sums of one output, where segments are combined */
+    int32_t sums_each; /* from an output's partial sums to the next one's, where segments are combined */
     int32_t partials;  /* floats of a block's partial sums for a row of x */
     int32_t partial_at;
     /* The warps' pipelines (matvec_pipeline.cuh). The persistent kernel has one layout for all ops: there

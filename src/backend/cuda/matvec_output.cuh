@@ -26,10 +26,23 @@ FB_DEVICE void mv_put(fb_dtype type, void *p, int64_t i, float x) {
         ((fb_bfloat *)p)[i] = fb_narrow<fb_bfloat>(x);
 }
 
-FB_DEVICE float mv_total(const float *partial, int pieces) {
-    float sum = partial[0];
-    for (int p = 1; p < pieces; p++) sum += partial[p];
-    return sum;
+/* The sum of a segment's output: its partial sums in their order, by groups. */
+FB_DEVICE float mv_total(const float *partial, const mv_segment &seg) {
+    float total = -0.0f; /* plus x is x, also for x = -0 */
+    if (seg.group == 1) {
+#pragma unroll 4
+        for (int i = 0; i < seg.sums; i++) total += partial[i];
+        return total;
+    }
+#pragma unroll 1
+    for (int first = 0; first < seg.sums; first += MV_TENSOR_GROUP) {
+        float sum = partial[first];
+#pragma unroll
+        for (int i = 1; i < MV_TENSOR_GROUP; i++)
+            if (first + i < seg.sums) sum += partial[first + i];
+        total += sum;
+    }
+    return total;
 }
 
 /* ---- all outputs ---- */
@@ -45,7 +58,7 @@ template <int R> FB_DEVICE mv_output mv_output_of(const mv_plan &plan, int o) {
 #pragma unroll 1
     for (int s = 0; s < (plan.combined ? 1 : plan.segments); s++) {
         mv_share share = mv_share_of<R>(plan.seg[s]);
-        int rows = share.end - share.first, sums_each = plan.combined ? plan.sums_each : plan.seg[s].pieces;
+        int rows = share.end - share.first, sums_each = plan.combined ? plan.sums_each : plan.seg[s].sums_row;
         if (o < rows) return {s, share.first + o, at + o * sums_each};
         o -= rows;
         at += rows * sums_each;
@@ -94,7 +107,7 @@ FB_DEVICE float mv_value(const mv_plan &plan, fb_dtype type, const mv_output &ou
     if (plan.combined) {
         if (plan.combine == FB_COMBINE_MUL || plan.pair) {
             float other = plan.given ? plan.given[(int64_t)m * seg.rows + output.row]
-                                     : mv_total(partial + seg.pieces, plan.seg[1].pieces);
+                                     : mv_total(partial + seg.sums, plan.seg[1]);
             other = mv_finished(type, plan.seg[1], addends.bias[1], other);
             v = plan.combine == FB_COMBINE_MUL ? v * other : mv_rounded(type, v + other);
         }
@@ -116,7 +129,7 @@ template <int R> FB_DEVICE void mv_finish(const mv_plan &plan, const float *part
         }
         const mv_segment &seg = plan.seg[output.s];
         const float *from = partial + m * plan.partials + output.at;
-        float sum = mv_total(from, seg.pieces);
+        float sum = mv_total(from, seg);
         if (plan.sums) /* the second launch finishes them */
             plan.sums[(int64_t)m * seg.rows + output.row] = sum;
         else
@@ -152,13 +165,14 @@ FB_DEVICE mv_best mv_best_of_warp(mv_best best) {
 /* The best of the block's outputs for row m of x, which warp m looks for. */
 template <int R> FB_DEVICE mv_best mv_best_of_block(const mv_plan &plan, const float *partial) {
     mv_best best = {-INFINITY, 0x7fffffff};
-    mv_share share = mv_share_of<R>(plan.seg[0]);
-    int pieces = plan.seg[0].pieces, m = (int)threadIdx.x / FB_WARP;
+    const mv_segment &seg = plan.seg[0];
+    mv_share share = mv_share_of<R>(seg);
+    int m = (int)threadIdx.x / FB_WARP;
     if (m >= plan.ms) return best;
     partial += m * plan.partials;
     for (int row = share.first + (int)threadIdx.x % FB_WARP; row < share.end; row += FB_WARP)
         best = mv_better(
-            best, {mv_rounded(plan.type, mv_total(partial + (row - share.first) * pieces, pieces)), row});
+            best, {mv_rounded(plan.type, mv_total(partial + (row - share.first) * seg.sums_row, seg)), row});
     return best;
 }
 

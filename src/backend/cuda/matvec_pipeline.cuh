@@ -148,7 +148,7 @@ template <int R> FB_DEVICE void mv_cursor_seek(const mv_plan &plan, mv_cursor &c
         const mv_segment &seg = plan.seg[s];
         mv_share share = mv_share_of<R>(seg);
         int units = (share.end - share.first + R - 1) / R, unit = left / seg.pieces;
-        int sums_each = plan.combined ? plan.sums_each : seg.pieces;
+        int sums_each = plan.combined ? plan.sums_each : seg.sums_row;
         cursor.s = s;
         cursor.end = share.end;
         cursor.row = share.first + unit * R;
@@ -158,14 +158,15 @@ template <int R> FB_DEVICE void mv_cursor_seek(const mv_plan &plan, mv_cursor &c
             return;
         }
         left -= units * seg.pieces;
-        cursor.partial += plan.combined ? seg.pieces : (share.end - share.first) * sums_each;
+        cursor.partial += plan.combined ? seg.sums : (share.end - share.first) * sums_each;
     }
 }
 
 /* Moves on by MV_WARPS pieces. cursor.row >= cursor.end: there is no piece left. */
 template <int R> FB_DEVICE void mv_cursor_next(const mv_plan &plan, mv_cursor &cursor) {
     const mv_segment &seg = plan.seg[cursor.s];
-    int units = seg.skip_units, pieces = seg.pieces, sums_each = plan.combined ? plan.sums_each : pieces;
+    int units = seg.skip_units, pieces = seg.pieces;
+    int sums_each = plan.combined ? plan.sums_each : seg.sums_row;
     cursor.piece += seg.skip_pieces;
     if (cursor.piece >= pieces) {
         cursor.piece -= pieces;
@@ -178,7 +179,7 @@ template <int R> FB_DEVICE void mv_cursor_next(const mv_plan &plan, mv_cursor &c
     mv_share share = mv_share_of<R>(seg);
     int over = (cursor.row - cursor.end) / R;
     cursor.partial -= (cursor.row - share.first) * sums_each; /* back to the segment's first */
-    cursor.partial += plan.combined ? pieces : (share.end - share.first) * sums_each;
+    cursor.partial += plan.combined ? seg.sums : (share.end - share.first) * sums_each;
     mv_cursor_seek<R>(plan, cursor, cursor.s + 1, over * pieces + cursor.piece);
 }
 
@@ -232,8 +233,8 @@ FB_DEVICE void mv_fetch_piece(const mv_plan &plan, const mv_pipeline &pipeline, 
             mv_header *header = pipeline.headers + stage;
             *(int4 *)&header->x_at = make_int4(seg.x_at, seg.chunks, first, count);
             *(int4 *)&header->partial =
-                make_int4(cursor.partial + cursor.piece, plan.combined ? plan.sums_each : seg.pieces, rows,
-                          seg.x_bytes);
+                make_int4(cursor.partial + cursor.piece * seg.piece_sums,
+                          plan.combined ? plan.sums_each : seg.sums_row, rows, seg.x_bytes);
             if (!PIPELINED) *(int2 *)&header->s = make_int2(cursor.s, cursor.row);
         }
         if (PIPELINED) {

@@ -1,11 +1,12 @@
-/* Products of a 16-byte chunk of weights with the staged chunk of x: floats, or blocks of integers.
+/* Products of a 16-byte chunk of weights with the staged chunk of x, by one lane: floats, or blocks of
+ * integers.
  *
- * A lane adds its chunks one after the other. A chunk of 8 elements is summed as two chains of 4 first, so
- * that only one addition waits for the chunk before. */
+ * A lane adds its chunks one after the other. Eight elements are summed as two chains of 4 first, so that
+ * only one addition waits for those before. */
 #ifndef FB_BACKEND_CUDA_MATVEC_PRODUCTS_CUH
 #define FB_BACKEND_CUDA_MATVEC_PRODUCTS_CUH
 
-#include "backend/cuda/device.cuh"
+#include "backend/cuda/mma.cuh"
 
 /* Weight types that are not element types, and how x is staged for integer products. */
 struct mv_q8 {};
@@ -23,6 +24,8 @@ template <> struct mv_dtype<mv_q4> { static const fb_dtype value = FB_Q4_0; };
 template <class W> struct mv_quantised { static const bool value = false; };
 template <> struct mv_quantised<mv_q8> { static const bool value = true; };
 template <> struct mv_quantised<mv_q4> { static const bool value = true; };
+template <class X> struct mv_tensor { static const bool value = sizeof(X) == 2; }; /* by tensor cores */
+template <> struct mv_tensor<mv_blocks> { static const bool value = false; };
 template <class X> struct mv_integers { static const bool value = false; };
 template <> struct mv_integers<mv_blocks> { static const bool value = true; };
 
@@ -70,8 +73,8 @@ FB_DEVICE void mv_decode(mv_q4, uint4 v, float scale, int q, float *to) {
         to[i] = scale * (__uint_as_float(0x4b000000u | (word >> (8 * i) & 15)) - 8388616.0f);
 }
 
-/* Rows of floats are staged as [quads of a chunk][chunks] (of 16-bit floats: octets), so that neighbouring
- * lanes read neighbouring addresses. */
+/* Rows of floats are staged as [quads of a chunk][chunks], so that neighbouring lanes read neighbouring
+ * addresses. */
 FB_DEVICE void mv_x_quad(const float *x, int chunks, int chunk, int q, float *to) {
     float4 v = ((const float4 *)x)[q * chunks + chunk];
     to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
@@ -81,48 +84,23 @@ FB_DEVICE void mv_x_quad(const float *x, int chunks, int chunk, int q, float *to
 template <class W, class X, int M, int R> struct mv_products {
     static FB_DEVICE void add(const uint4 *w, const float *scale, const uint8_t *x, int x_bytes, int chunks,
                               int chunk, float *acc) {
-        if constexpr (sizeof(X) == 2) { /* then W is X */
-            float all[R][8];
+        float pair[R * M]; /* the sums of two quads */
 #pragma unroll
-            for (int r = 0; r < R; r++)
+        for (int q = 0; q < mv_elements<W>::value / 4; q++) {
+            float ws[R][4];
 #pragma unroll
-                for (int q = 0; q < 2; q++) mv_decode(W(), w[r], scale[r], q, all[r] + 4 * q);
+            for (int r = 0; r < R; r++) mv_decode(W(), w[r], scale[r], q, ws[r]);
 #pragma unroll
             for (int m = 0; m < M; m++) {
-                uint4 v = ((const uint4 *)(x + m * x_bytes))[chunk];
-                float xs[8];
-#pragma unroll
-                for (int i = 0; i < 4; i++) mv_unpack(X(), mv_word(v, i), xs + 2 * i);
+                float xs[4];
+                mv_x_quad((const float *)(x + m * x_bytes), chunks, chunk, q, xs);
 #pragma unroll
                 for (int r = 0; r < R; r++) {
-                    float low = xs[0] * all[r][0], high = xs[4] * all[r][4];
+                    float quad = xs[0] * ws[r][0];
 #pragma unroll
-                    for (int i = 1; i < 4; i++) {
-                        low = fmaf(xs[i], all[r][i], low);
-                        high = fmaf(xs[4 + i], all[r][4 + i], high);
-                    }
-                    acc[r * M + m] += low + high;
-                }
-            }
-        } else {
-            float pair[R * M]; /* two quads: the same order as above for chunks of 8 */
-#pragma unroll
-            for (int q = 0; q < mv_elements<W>::value / 4; q++) {
-                float ws[R][4];
-#pragma unroll
-                for (int r = 0; r < R; r++) mv_decode(W(), w[r], scale[r], q, ws[r]);
-#pragma unroll
-                for (int m = 0; m < M; m++) {
-                    float xs[4];
-                    mv_x_quad((const float *)(x + m * x_bytes), chunks, chunk, q, xs);
-#pragma unroll
-                    for (int r = 0; r < R; r++) {
-                        float quad = xs[0] * ws[r][0];
-#pragma unroll
-                        for (int i = 1; i < 4; i++) quad = fmaf(xs[i], ws[r][i], quad);
-                        pair[r * M + m] = q % 2 ? pair[r * M + m] + quad : quad;
-                        if (q % 2 || mv_elements<W>::value == 4) acc[r * M + m] += pair[r * M + m];
-                    }
+                    for (int i = 1; i < 4; i++) quad = fmaf(xs[i], ws[r][i], quad);
+                    pair[r * M + m] = q % 2 ? pair[r * M + m] + quad : quad;
+                    if (q % 2 || mv_elements<W>::value == 4) acc[r * M + m] += pair[r * M + m];
                 }
             }
         }
@@ -154,8 +132,9 @@ template <class W, int M, int R> struct mv_products<W, mv_blocks, M, R> {
                         sum = __dp4a((int)word, (int)mv_word(low, i), sum);
                     }
                 }
+                /* Rounded as gemm_quant.cu does. */
                 acc[r * M + m] =
-                    fmaf((float)(sum + upper), scale[r] * __int_as_float(scale_sum.x), acc[r * M + m]);
+                    fmaf((float)(sum + upper) * scale[r], __int_as_float(scale_sum.x), acc[r * M + m]);
             }
         }
     }

@@ -52,8 +52,7 @@ FB_DEVICE void fb_mma_f16(float *d, const uint32_t *a, const uint32_t *b) {
 #ifdef FB_EMULATED
     fb_emulated_mma<fb_half>(d, a, b);
 #else
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
@@ -63,12 +62,18 @@ FB_DEVICE void fb_mma_bf16(float *d, const uint32_t *a, const uint32_t *b) {
 #ifdef FB_EMULATED
     fb_emulated_mma<fb_bfloat>(d, a, b);
 #else
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #endif
+}
+
+FB_DEVICE void fb_mma(const fb_half *, float *d, const uint32_t *a, const uint32_t *b) {
+    fb_mma_f16(d, a, b);
+}
+FB_DEVICE void fb_mma(const fb_bfloat *, float *d, const uint32_t *a, const uint32_t *b) {
+    fb_mma_bf16(d, a, b);
 }
 
 /* Loads four matrices [8, 8] of 16 bits from shared memory. Lane l gives the address of row l % 8 of matrix

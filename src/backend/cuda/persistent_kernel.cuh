@@ -118,7 +118,7 @@ FB_DEVICE void pk_finish(const mv_plan &plan, const pk_tagged_io &io, const pk_t
             addends.residual =
                 pk_tagged_wait(tagged.words + io.residual + mine.row, addends.residual, tagged.tag);
         const float *from = partial + mine.at;
-        T x = fb_narrow<T>(mv_value(plan, type, mine, 0, from, addends, mv_total(from, seg.pieces)));
+        T x = fb_narrow<T>(mv_value(plan, type, mine, 0, from, addends, mv_total(from, seg)));
         pk_tagged_store(tagged.words + io.out[mine.s] + mine.row, tagged.tag | pk_bits(x));
         if (io.stored[mine.s]) ((T *)seg.out)[mine.row] = x;
         if (one_output) return;
@@ -128,7 +128,7 @@ FB_DEVICE void pk_finish(const mv_plan &plan, const pk_tagged_io &io, const pk_t
 template <class W, class X, class T>
 FB_DEVICE void pk_matvec(const pk_op &op, const mv_plan *later, const pk_tagged_words &tagged,
                          const pk_params &params, uint8_t *shared, pk_pipeline &pipeline) {
-    const int R = mv_rows<W, 1>::value;
+    const int R = mv_rows<W, X, 1>::value;
     const mv_plan &plan = op.matvec;
     const pk_tagged_io &io = op.io;
     /* First all that does not need x. (Polling for x first is no faster: it is too early.) */
@@ -193,7 +193,7 @@ FB_DEVICE void pk_attention_op(const pk_attention &op, const pk_tagged_io &io, c
 template <class W, class X, class T>
 __global__ void __launch_bounds__(PK_THREADS, 1) pk_kernel(const __grid_constant__ pk_params params) {
 #if defined FB_EMULATED || (defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900)
-    const int R = mv_rows<W, 1>::value;
+    const int R = mv_rows<W, X, 1>::value;
     FB_SHARED(uint8_t, shared);
     pk_op_stages list = {(const pk_op *)(shared + params.ops_at), 0, params.count};
     const pk_op_barriers barriers = pk_op_barriers_of(params, shared);

@@ -91,16 +91,6 @@ FB_DEVICE void pk_wait_op(const pk_op_barriers &barriers, int op) {
 
 /* ---- a warp's pieces of an op ---- */
 
-/* A warp's first piece of a segment. `before`: the block's pieces of earlier segments. The numbering is that
- * of count_pieces in persistent_list.cu. */
-struct pk_first_piece {
-    int unit, piece; /* unit: of R rows, from the block's first */
-};
-FB_DEVICE pk_first_piece pk_first_piece_of(const mv_segment &seg, int warp, int before) {
-    int number = (warp - before) & (MV_WARPS - 1);
-    return {number >> seg.shift, number & (seg.pieces - 1)};
-}
-
 /* How many pieces of the op the warp has. */
 FB_DEVICE int pk_piece_count(const pk_op &op, int warp) {
     int extra = 0;
@@ -113,71 +103,93 @@ FB_DEVICE int pk_piece_count(const pk_op &op, int warp) {
 /* ---- the lane that fills a pipeline ---- */
 
 struct pk_producer {
-    int4 what, where;                  /* of the next piece: the two halves of its mv_header */
-    const uint8_t *from, *scales;      /* the next piece, and its scales */
-    int rows, row_stride;              /* rows from there to the segment's end; rows from piece to piece */
-    int bytes, row_bytes;              /* of a row's piece; of a whole row */
-    int scale_bytes, scale_row;        /* the same for the scales */
-    int stage_row, scale_at, scale_to; /* offsets in a stage: the second row, the scales, the second row's */
-    int op, s, segments;               /* the op and its segment */
-    int base, before;                  /* the next segment's first partial sum; pieces of those before it */
-    int stage, phase;                  /* the next stage to fill */
-    int arriving, arriving_phase;      /* the oldest stage in flight */
-    int in_flight;                     /* stages */
+    const uint8_t *from, *scales; /* the next unit's rows, and their scales */
+    int rows, piece;              /* rows from there to the segment's end; the piece of them */
+    int row_bytes, scale_row;     /* of a whole row; of its scales */
+    int chunks, piece_chunks;     /* of a row, and of a piece */
+    int pieces;                   /* of a row */
+    int skip_rows, skip_pieces;   /* to the next piece: MV_WARPS pieces further */
+    int x_at, x_bytes;            /* for the header of the piece */
+    int partial, sums_each, sums; /* the unit's first partial sum; to the next row's; sums of a piece */
+    int stage_row, scale_at;      /* offsets in a stage: the second row, the scales */
+    int stage_scales;             /* from a row's scales to the next one's, there */
+    int op, s, segments;          /* the op and its segment */
+    int base, before;             /* the next segment's first partial sum; pieces of those before it */
+    int stage, phase;             /* the next stage to fill */
+    int arriving, arriving_phase; /* the oldest stage in flight */
+    int in_flight;                /* stages */
 };
 
-/* Moves to the warp's first piece of segment p->s of the plan. */
+/* Moves to the warp's first piece of segment p->s of the plan. The block's pieces are numbered as in
+ * count_pieces (persistent_list.cu). */
 template <class W, int R> FB_DEVICE void pk_enter_segment(const mv_plan &plan, int warp, pk_producer *p) {
     const mv_segment &seg = plan.seg[p->s];
     const int per = 32 / mv_elements<W>::value; /* chunks of a block */
     mv_share share = mv_share_of<R>(seg);
-    int rows = share.end - share.first, sums_each = plan.combined ? plan.sums_each : seg.pieces;
-    pk_first_piece start = pk_first_piece_of(seg, warp, p->before);
-    int row = share.first + start.unit * R;
-    int first = start.piece * seg.lane_chunks * FB_WARP,
-        count = min(seg.lane_chunks * FB_WARP, seg.chunks - first);
+    int rows = share.end - share.first, sums_each = plan.combined ? plan.sums_each : seg.sums_row;
+    int number = (warp - p->before) & (MV_WARPS - 1), unit = number / seg.pieces;
+    int row = share.first + unit * R;
     p->stage_row = plan.stage_row;
     p->scale_at = plan.scale_at;
-    p->scale_to = plan.scale_at + plan.scale_row;
-    p->what = make_int4(seg.x_at, seg.chunks, first, count);
-    p->where = make_int4(p->base + start.unit * R * sums_each + start.piece, sums_each, R, seg.x_bytes);
+    p->stage_scales = plan.scale_row;
+    p->x_at = seg.x_at;
+    p->x_bytes = seg.x_bytes;
+    p->partial = p->base + unit * R * sums_each;
+    p->sums_each = sums_each;
+    p->sums = seg.piece_sums;
     p->rows = share.end - row;
-    p->row_stride = (MV_WARPS >> seg.shift) * R;
-    p->from = seg.w + (int64_t)row * seg.row_bytes + first * 16;
-    p->bytes = count * 16;
+    p->piece = number - unit * seg.pieces;
+    p->pieces = seg.pieces;
+    p->skip_rows = seg.skip_units * R;
+    p->skip_pieces = seg.skip_pieces;
+    p->chunks = seg.chunks;
+    p->piece_chunks = seg.lane_chunks * FB_WARP;
+    p->from = seg.w + (int64_t)row * seg.row_bytes;
     p->row_bytes = seg.row_bytes;
-    p->scales = (const uint8_t *)(seg.scales + ((int64_t)row * seg.chunks + first) / per);
-    p->scale_bytes = mv_quantised<W>::value ? count / per * 2 : 0;
+    p->scales = (const uint8_t *)(seg.scales + (int64_t)row * seg.chunks / per);
     p->scale_row = seg.chunks / per * 2;
-    p->base += plan.combined ? seg.pieces : rows * sums_each;
+    p->base += plan.combined ? seg.sums : rows * sums_each;
     p->before += (rows + R - 1) / R * seg.pieces;
+}
+
+/* Moves on by MV_WARPS pieces. */
+template <int R> FB_DEVICE void pk_next_piece(pk_producer *p) {
+    int rows = p->skip_rows;
+    p->piece += p->skip_pieces;
+    if (p->piece >= p->pieces) {
+        p->piece -= p->pieces;
+        rows += R;
+    }
+    p->partial += rows * p->sums_each;
+    p->from += (int64_t)rows * p->row_bytes;
+    p->scales += (int64_t)rows * p->scale_row;
+    p->rows -= rows;
 }
 
 /* Starts the copy of the next piece to the next stage. */
 template <class W, int R>
 FB_DEVICE void pk_fetch_piece(const pk_params &params, const mv_pipeline &pipeline, pk_producer *p) {
-    const int rows = min(p->rows, R);
+    const int per = 32 / mv_elements<W>::value, first = p->piece * p->piece_chunks;
+    const int rows = min(p->rows, R), count = min(p->piece_chunks, p->chunks - first), bytes = count * 16;
+    const int scale_bytes = mv_quantised<W>::value ? count / per * 2 : 0;
     mv_header *header = pipeline.headers + p->stage;
     uint64_t *barrier = pipeline.full + p->stage;
     uint8_t *to = pipeline.stage_memory + p->stage * params.stage_bytes;
-    *(int4 *)&header->x_at = p->what;
-    *(int4 *)&header->partial = make_int4(p->where.x, p->where.y, rows, p->where.w);
-    mv_barrier_expect(barrier, rows * (p->bytes + p->scale_bytes));
+    *(int4 *)&header->x_at = make_int4(p->x_at, p->chunks, first, count);
+    *(int4 *)&header->partial = make_int4(p->partial + p->piece * p->sums, p->sums_each, rows, p->x_bytes);
+    mv_barrier_expect(barrier, rows * (bytes + scale_bytes));
     /* Rows as long as the stage's lie there without gaps, as they do in memory: one copy for all. */
-    bool whole = R > 1 && p->bytes == p->row_bytes && p->bytes == p->stage_row;
-    int times = whole ? rows : 1;
-    mv_bulk_copy_evict_first(to, p->from, times * p->bytes, barrier);
-    if (R > 1 && rows > times)
-        mv_bulk_copy_evict_first(to + p->stage_row, p->from + p->row_bytes, p->bytes, barrier);
-    if (mv_quantised<W>::value) {
-        mv_bulk_copy_evict_first(to + p->scale_at, p->scales, times * p->scale_bytes, barrier);
-        if (R > 1 && rows > times)
-            mv_bulk_copy_evict_first(to + p->scale_to, p->scales + p->scale_row, p->scale_bytes, barrier);
-        p->scales += (int64_t)p->row_stride * p->scale_row;
+    bool whole = R > 1 && bytes == p->row_bytes && bytes == p->stage_row;
+    int copies = whole ? 1 : rows, times = whole ? rows : 1;
+    const uint8_t *from = p->from + first * 16, *scales = p->scales + first / per * 2;
+#pragma unroll 1
+    for (int r = 0; r < copies; r++, from += p->row_bytes, scales += p->scale_row) {
+        mv_bulk_copy_evict_first(to + r * p->stage_row, from, times * bytes, barrier);
+        if (mv_quantised<W>::value)
+            mv_bulk_copy_evict_first(to + p->scale_at + r * p->stage_scales, scales, times * scale_bytes,
+                                     barrier);
     }
-    p->where.x += p->row_stride * p->where.y;
-    p->from += (int64_t)p->row_stride * p->row_bytes;
-    p->rows -= p->row_stride;
+    pk_next_piece<R>(p);
     p->in_flight++;
     if (++p->stage == params.stages) {
         p->stage = 0;
