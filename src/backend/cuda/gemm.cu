@@ -12,7 +12,7 @@
 typedef struct gemm_workspace {
     int64_t floats[FB_MAX_SEGMENTS]; /* of x, normalised, or copied to aligned rows for the tensor cores */
     int64_t blocks[FB_MAX_SEGMENTS]; /* of x, quantised */
-    int64_t kept, blas, end;
+    int64_t kept, blas, few, end;
 } gemm_workspace;
 
 static int64_t take(int64_t *end, int64_t bytes) {
@@ -34,7 +34,7 @@ static gemm_kind kind_of(const fb_call *call, int s) {
  * can be allocated beforehand. */
 static gemm_workspace workspace_of(const fb_call *call, int64_t rows) {
     gemm_workspace workspace = {};
-    int64_t most = 0;
+    int64_t most = 0, few = 0;
     bool two = call->attr.combine != FB_COMBINE_NONE && call->attr.segments == 2, wide = false;
     workspace.end = FB_CUDA_COUNTERS;
     for (int s = 0; s < call->attr.segments; s++) {
@@ -44,7 +44,9 @@ static gemm_workspace workspace_of(const fb_call *call, int64_t rows) {
             workspace.floats[s] = take(&workspace.end, rows * w->cols * fb_dtype_size(call->in[s].dtype));
         if (segment->dot == FB_DOT_QUANTIZE)
             workspace.blocks[s] = take(&workspace.end, rows * (w->cols / 32) * (int64_t)sizeof(fb_q8));
+        if (kind_of(call, s) == GEMM_QUANT) few += gemm_few_quant_workspace_bytes(w->cols, w->rows, w->dtype);
         if (kind_of(call, s) != GEMM_HALF) continue;
+        few += gemm_few_half_workspace_bytes(w->cols, w->rows);
         if (w->rows > most) most = w->rows;
         if (call->weights[4 * s + 1].data)
             wide = wide || !gemm_blas_biased(call->weights[4 * s + 1].data, call->weights[4 * s + 1].dtype,
@@ -53,6 +55,7 @@ static gemm_workspace workspace_of(const fb_call *call, int64_t rows) {
     if (two)
         workspace.kept =
             take(&workspace.end, rows * call->weights[0].rows * fb_dtype_size(call->out[0].dtype));
+    workspace.few = take(&workspace.end, few);
     wide = wide || call->out[0].dtype == FB_F32;
     if (most)
         workspace.blas =
@@ -164,9 +167,23 @@ static gemm_segment segment_of(const fb_call *call, int s, const fb_view *x) {
     return segment;
 }
 
+/* Whether segment s can be added in the order of sums.h. */
+static bool has_order(const fb_call *call, int s, const fb_cuda_context *cx) {
+    const fb_weight *w = &call->weights[4 * s];
+    gemm_kind kind = kind_of(call, s);
+    return kind == GEMM_HALF || (kind == GEMM_QUANT && gemm_few_quant_fits(w->cols, w->dtype, cx->limits));
+}
+
+bool fb_cuda_gemm_has_order(const fb_call *call, const fb_cuda_context *cx) {
+    for (int s = 0; s < call->attr.segments; s++)
+        if (!has_order(call, s, cx)) return false;
+    return true;
+}
+
 /* Whether one launch can compute both segments. */
-static bool same_kernel(const fb_call *call, int a, int b) {
-    return kind_of(call, a) == kind_of(call, b) && call->out[a].dtype == call->out[b].dtype &&
+static bool same_kernel(const fb_call *call, int a, int b, const fb_cuda_context *cx) {
+    return kind_of(call, a) == kind_of(call, b) && has_order(call, a, cx) == has_order(call, b, cx) &&
+           call->out[a].dtype == call->out[b].dtype &&
            (kind_of(call, a) == GEMM_ANY || call->weights[4 * a].dtype == call->weights[4 * b].dtype) &&
            (call->weights[4 * a].rows % 8 == 0) == (call->weights[4 * b].rows % 8 == 0);
 }
@@ -174,13 +191,17 @@ static bool same_kernel(const fb_call *call, int a, int b) {
 /* Launches a job whose segments all take the kernel of segment s. */
 static int product(const fb_call *call, int s, const gemm_job *job, const fb_cuda_context *cx,
                    const gemm_workspace *workspace) {
+    uint8_t *few = cx->scratch + workspace->few;
     switch (kind_of(call, s)) {
     case GEMM_QUANT:
-        return gemm_quant(job, cx);
+        return (cx->invariant || call->rows <= GEMM_FEW_ROWS) && has_order(call, s, cx)
+                   ? gemm_few_quant(job, cx, few)
+                   : gemm_quant(job, cx);
     case GEMM_ANY:
         return gemm_any(job, cx);
     default:
-        if (cx->blas && call->weights[4 * s].rows % 8 == 0) {
+        if (call->rows <= GEMM_FEW_ROWS) return gemm_few_half(job, cx, few);
+        if (cx->blas && !cx->invariant && call->weights[4 * s].rows % 8 == 0) {
             int code = gemm_blas(job, cx, cx->scratch + workspace->blas);
             if (code != GEMM_UNSERVED) return code;
         }
@@ -209,7 +230,7 @@ int fb_cuda_gemm_group(const fb_call *call, const fb_cuda_context *cx) {
         for (end = s + 1; end < segments; end++) {
             fb_call one = *call;
             if (combined) one.out[end] = one.out[s] = call->out[0];
-            if (!same_kernel(&one, s, end)) break;
+            if (!same_kernel(&one, s, end, cx)) break;
         }
         job.units = combined ? 1 : end - s;
         job.first = combined ? s : 0;

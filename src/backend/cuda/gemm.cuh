@@ -12,6 +12,7 @@
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/mma.cuh"
+#include "backend/cuda/sums.h"
 
 /* A segment. x is the prepared input: normalised and quantised. */
 struct gemm_segment {
@@ -55,6 +56,15 @@ struct gemm_job {
 enum gemm_kind { GEMM_ANY, GEMM_HALF, GEMM_QUANT };
 
 int gemm_half(const gemm_job *job, const fb_cuda_context *cx);
+/* The same sums for up to GEMM_FEW_ROWS rows; and sums of quantised weights, for any number of rows.
+ * `workspace`: what each segment needs, added up, at a multiple of 256. */
+#define GEMM_FEW_ROWS 64
+int gemm_few_half(const gemm_job *job, const fb_cuda_context *cx, uint8_t *workspace);
+int gemm_few_quant(const gemm_job *job, const fb_cuda_context *cx, uint8_t *workspace);
+int64_t gemm_few_half_workspace_bytes(int64_t k, int64_t n);
+int64_t gemm_few_quant_workspace_bytes(int64_t k, int64_t n, fb_dtype weight);
+/* Whether the device has enough shared memory. */
+bool gemm_few_quant_fits(int64_t k, fb_dtype weight, const fb_cuda_limits *limits);
 int gemm_quant(const gemm_job *job, const fb_cuda_context *cx);
 int gemm_any(const gemm_job *job, const fb_cuda_context *cx);
 
@@ -246,6 +256,20 @@ template <int bytes> FB_DEVICE void gemm_copy(void *shared, const void *global, 
 #endif
 }
 
+/* 16 bytes of weights that are read once a step: the L2 evicts them first. */
+FB_DEVICE void gemm_copy_weights(void *shared, const void *global, bool real) {
+#ifdef FB_EMULATED
+    gemm_copy<16>(shared, global, real);
+#else
+    asm volatile("{\n"
+                 ".reg .b64 policy;\n"
+                 "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+                 "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, policy;\n"
+                 "}" ::"r"((uint32_t)__cvta_generic_to_shared(shared)),
+                 "l"(global), "r"(real ? 16 : 0));
+#endif
+}
+
 /* Waits until the oldest of stages - 1 groups of copies has arrived. */
 #define GEMM_MAX_STAGES 8
 FB_DEVICE void gemm_wait(int stages) {
@@ -267,12 +291,12 @@ FB_DEVICE void gemm_wait(int stages) {
     }
 }
 
-/* As many stages as let `blocks` blocks fit on a multiprocessor, and as a block may have. The device itself
- * takes a kilobyte of shared memory for each block. */
-static inline int gemm_stages(const fb_cuda_limits *limits, int64_t stage_bytes, int blocks) {
+/* As many stages as let `blocks` blocks, with `other` bytes each, fit on a multiprocessor, and as a block may
+ * have. The device itself takes a kilobyte of shared memory for each block. */
+static inline int gemm_stages(const fb_cuda_limits *limits, int64_t stage_bytes, int64_t other, int blocks) {
     int64_t available = limits->blocks_shared / blocks - 1024;
     if (available > limits->shared_limit || limits->blocks_shared <= 0) available = limits->shared_limit;
-    int64_t stages = available / stage_bytes;
+    int64_t stages = (available - other) / stage_bytes;
     return stages > GEMM_MAX_STAGES ? GEMM_MAX_STAGES : stages < 2 ? 2 : (int)stages;
 }
 
@@ -313,6 +337,25 @@ FB_DEVICE void gemm_mma_bytes(int *d, const uint32_t *a, const uint32_t *b, int 
         "{%10, %10, %11, %11};"
         : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(c), "r"(c8));
+#endif
+}
+
+/* The same for 16 columns: d = a b + (c, c8). */
+FB_DEVICE void gemm_mma_bytes_16(int *d, const uint32_t *a, uint32_t b, int c, int c8) {
+#ifdef FB_EMULATED
+    uint32_t as[32][4], bs[32][2], all[4] = {a[0], a[1], 0, 0}, both[2] = {b, 0};
+    int lane = fb_emulated_lane();
+    gemm_gather(all, both, as, bs);
+    for (int i = 0; i < 4; i++) {
+        int row = lane / 4 + i / 2 * 8, col = lane % 4 * 2 + i % 2;
+        d[i] = i < 2 ? c : c8;
+        for (int k = 0; k < 4; k++)
+            d[i] = __dp4a((int)as[row % 8 * 4 + k][row / 8], (int)bs[col * 4 + k][0], d[i]);
+    }
+#else
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %7, %8, %8};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b), "r"(c), "r"(c8));
 #endif
 }
 

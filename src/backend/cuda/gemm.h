@@ -9,12 +9,15 @@
 extern "C" {
 #endif
 
-/* With up to so many rows, reading the weights limits the speed. */
+/* With up to so many rows, one launch also prepares the inputs. */
 #define FB_CUDA_FEW_ROWS 8
 
 /* Launches a group with any number of rows. A linear alone is a group of one: attr.segments 1, no norm, no
  * act, no combination. The result is a cudaError_t. */
 int fb_cuda_gemm_group(const fb_call *group, const fb_cuda_context *cx);
+
+/* Whether it adds in the order of sums.h, with cx->invariant and for up to 64 rows always. */
+bool fb_cuda_gemm_has_order(const fb_call *group, const fb_cuda_context *cx);
 
 /* Bytes of scratch that it needs for up to `rows` rows, including the FB_CUDA_COUNTERS at its beginning.
  * `call` is a group as above. Its pointers are not followed; weights[].data NULL means that there is none. */

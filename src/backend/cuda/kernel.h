@@ -54,6 +54,7 @@ typedef struct fb_cuda_context {
     const fb_cuda_rows *runs;
     int32_t run_count;
     int64_t context; /* all rows of this launch look only into slots below this */
+    bool invariant;  /* a row's sums have one order, however many rows there are */
     bool overlap;    /* a kernel may start while the one before it still runs (fb_wait_for_previous) */
     bool late; /* the same, but then it must read nothing, weights included, before that one has ended */
     /* Memory for what an op needs besides its outputs. All ops use the same, one after the other. Its first

@@ -19,57 +19,13 @@ static fb_call as_group(const fb_call *call) {
 
 /* ---- the shape of sums ---- */
 
-/* Elements of 16 bytes. */
-static int chunk_of(fb_dtype dtype) {
-    switch (dtype) {
-    case FB_F32:
-        return 4;
-    case FB_Q8_0:
-        return 16;
-    case FB_Q4_0:
-        return 32;
-    default:
-        return 8;
-    }
-}
-
-/* How tensor cores multiply 16-bit weights with x of the same type: pieces of 256 columns, one after the
- * other in groups, then the groups. */
-static void tensor_shape_of(mv_segment *seg) {
-    seg->lane_chunks = 1;
-    seg->pieces = (seg->chunks + FB_WARP - 1) / FB_WARP;
-    seg->piece_sums = 1;
-    seg->group = MV_TENSOR_GROUP;
-}
-
-/* Cuts a row into pieces of at most MV_LANE_CHUNKS chunks a lane. A warp multiplies a piece, so that even
- * 2048 long rows keep all warps of the device busy. Integers leave a partial sum for each octet of lanes,
- * because the tensor cores of gemm_quant.cu add eight blocks at a time. */
-static void lanes_shape_of(mv_segment *seg, int chunk, bool octets) {
-    int row_chunks = (seg->chunks + FB_WARP - 1) / FB_WARP; /* of a lane, in a whole row */
-    int most = chunk == 32 ? MV_LANE_CHUNKS_Q4 : MV_LANE_CHUNKS;
-    int least = (row_chunks + most - 1) / most, pieces = 1;
-    while (pieces < least) pieces *= 2;
-    seg->lane_chunks = (row_chunks + pieces - 1) / pieces;
-    while (pieces > 1 && (pieces - 1) * seg->lane_chunks >= row_chunks) { /* the last piece would be empty */
-        pieces /= 2;
-        seg->lane_chunks = (row_chunks + pieces - 1) / pieces;
-    }
-    if (seg->lane_chunks > MV_LANE_CHUNKS) seg->lane_chunks = (row_chunks + least - 1) / least;
-    seg->pieces = (row_chunks + seg->lane_chunks - 1) / seg->lane_chunks;
-    seg->piece_sums = octets ? MV_OCTETS : 1;
-    seg->group = 1;
-}
-
-/* The order of a row's sum. It depends only on the number of columns, the dtypes of weight and x, and the
- * kind of product, so that it is the same everywhere. */
 static void shape_of(mv_segment *seg, fb_dtype weight, fb_dtype x, fb_dot dot) {
-    int chunk = chunk_of(weight);
-    seg->chunks = (seg->cols + chunk - 1) / chunk;
-    if (fb_dtype_size(weight) == 2 && fb_dtype_is_float(weight) && x == weight && dot == FB_DOT_FLOAT)
-        tensor_shape_of(seg);
-    else
-        lanes_shape_of(seg, chunk, dot != FB_DOT_FLOAT);
+    fb_sums sums = fb_sums_of(seg->cols, weight, x, dot);
+    seg->chunks = sums.chunks;
+    seg->lane_chunks = sums.lane_chunks;
+    seg->pieces = sums.pieces;
+    seg->piece_sums = sums.piece_sums;
+    seg->group = sums.group;
     seg->sums = seg->pieces * seg->piece_sums;
     seg->sums_row = seg->sums == 1 ? 1 : seg->sums | 1; /* odd: partial sums of 32 outputs in 32 banks */
     seg->skip_units = MV_WARPS / seg->pieces;
@@ -255,8 +211,27 @@ static int launch_mixed(const fb_call *call, const fb_cuda_context *cx) {
     return launch_one(call, 0, &second, cx);
 }
 
+static int run_group(const fb_call *call, const fb_cuda_context *cx);
+
+/* Rows in slices of FB_CUDA_FEW_ROWS: the order of sums is that of few rows. */
+static int run_slices(const fb_call *call, const fb_cuda_context *cx) {
+    for (int64_t row = 0; row < call->rows; row += FB_CUDA_FEW_ROWS) {
+        fb_call slice = *call;
+        slice.rows = call->rows - row < FB_CUDA_FEW_ROWS ? call->rows - row : FB_CUDA_FEW_ROWS;
+        for (int i = 0; i < FB_MAX_IN; i++)
+            if (slice.in[i].data) slice.in[i].data = fb_view_at(&call->in[i], row, 0);
+        for (int i = 0; i < FB_MAX_OUT; i++)
+            if (slice.out[i].data) slice.out[i].data = fb_view_at(&call->out[i], row, 0);
+        int code = run_group(&slice, cx);
+        if (code) return code;
+    }
+    return 0;
+}
+
 static int run_group(const fb_call *call, const fb_cuda_context *cx) {
-    if (call->rows > FB_CUDA_FEW_ROWS) return fb_cuda_gemm_group(call, cx);
+    if (call->rows > FB_CUDA_FEW_ROWS)
+        return cx->invariant && !fb_cuda_gemm_has_order(call, cx) ? run_slices(call, cx)
+                                                                  : fb_cuda_gemm_group(call, cx);
     if (!alike(call)) return launch_mixed(call, cx);
     mv_plan plan = plan_of(call, call->out[0].dtype, call->attr.segment[0].dot);
     plan.segments = call->attr.segments;

@@ -7,14 +7,8 @@
  * smaller blocks, so that the next kernel's block fits beside this one's, made a step slower: 3.1 ms instead
  * of 2.0. Probably two blocks of one launch share a multiprocessor while attention occupies others.)
  *
- * The order of a dot product's sum depends only on the number of columns, the dtypes of weight and x and the
- * kind of product (shape_of in linear.cu). A row is cut into chunks of 16 bytes, and these into pieces.
- *  - 16-bit weights and x: tensor cores add 16 columns at a time, one after the other in a piece. One row of
- * x costs as much as eight: there is bandwidth for no more.
- *  - Integers and all others: lane l of a warp takes chunks l, l + 32, … of a piece and adds them one after
- *    the other. The sums of eight lanes (integers) or of all (others) are added as a tree.
- * Then the partial sums are added in their order (mv_total). Which warp takes which piece makes no
- * difference; nor do the number of rows, other segments, or what is done with the result. */
+ * The order of a sum is that of sums.h. Which warp takes which piece makes no difference. One row of 16-bit
+ * floats costs as much as eight: the tensor cores have time for that. */
 #ifndef FB_BACKEND_CUDA_MATVEC_CUH
 #define FB_BACKEND_CUDA_MATVEC_CUH
 
@@ -142,7 +136,7 @@ FB_DEVICE void mv_multiply(const mv_plan &plan, const mv_pipeline &pipeline, con
         for (int at = lane; at < count; at += FB_WARP)
             mv_multiply_chunks<W, X, M, R, PIPELINED, 1>(plan, header, what, where, stage, shared, at, acc);
     /* Neighbours first: gemm_quant.cu adds a row's blocks in the same order. */
-    const int lanes = mv_integers<X>::value ? FB_WARP / MV_OCTETS : FB_WARP;
+    const int lanes = mv_integers<X>::value ? FB_WARP / FB_SUMS_OCTETS : FB_WARP;
 #pragma unroll
     for (int i = 0; i < R * M; i++)
         for (int offset = 1; offset < lanes; offset <<= 1) acc[i] += __shfl_xor_sync(FB_ALL, acc[i], offset);

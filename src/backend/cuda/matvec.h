@@ -2,23 +2,19 @@
 #ifndef FB_BACKEND_CUDA_MATVEC_H
 #define FB_BACKEND_CUDA_MATVEC_H
 
-#include "backend/cuda/device.cuh"
+#include "backend/cuda/sums.h"
 
-#define MV_MAX_ROWS       8
-#define MV_MAX_BLOCKS     1024 /* of head_argmax */
-#define MV_THREADS        512
-#define MV_WARPS          (MV_THREADS / FB_WARP)
-#define MV_COPY_THREADS   128         /* threads that copy x to shared memory */
-#define MV_LANE_CHUNKS    8           /* chunks of a piece that a lane multiplies, at most */
-#define MV_LANE_CHUNKS_Q4 3           /* the same for Q4_0, where a stage holds two rows */
-#define MV_STAGES         4           /* stages of a warp's pipeline, at most */
-#define MV_LONG           (384 << 10) /* a block with more bytes of weights gets MV_STAGES stages, others 2 */
-#define MV_SPARE          (4 << 10) /* bytes of shared memory for what is not counted exactly, such as alignment */
-#define MV_TOO_LARGE      (-1)      /* x does not fit into shared memory */
+#define MV_MAX_ROWS     8
+#define MV_MAX_BLOCKS   1024 /* of head_argmax */
+#define MV_THREADS      512
+#define MV_WARPS        (MV_THREADS / FB_WARP)
+#define MV_COPY_THREADS 128         /* threads that copy x to shared memory */
+#define MV_STAGES       4           /* stages of a warp's pipeline, at most */
+#define MV_LONG         (384 << 10) /* a block with more bytes of weights gets MV_STAGES stages, others 2 */
+#define MV_SPARE        (4 << 10) /* bytes of shared memory for what is not counted exactly, such as alignment */
+#define MV_TOO_LARGE    (-1)      /* x does not fit into shared memory */
 
-#define MV_TENSOR_ROWS  8 /* rows of weights that tensor cores multiply at once */
-#define MV_TENSOR_GROUP 8 /* pieces whose sums are added first: gemm_few.cu and gemm_half.cu do the same */
-#define MV_OCTETS       4 /* of the lanes that multiply a piece of integers: each has a partial sum */
+#define MV_TENSOR_ROWS 8 /* rows of weights that tensor cores multiply at once */
 
 /* One weight matrix, its input and its output. A row of weights is cut into `chunks` of 16 bytes and these
  * into `pieces` of up to 32 * lane_chunks chunks; a warp multiplies a piece of R rows (a unit) at a time. */
@@ -26,7 +22,7 @@ typedef struct mv_segment {
     const uint8_t *w; /* floats, or the integers of quantised blocks */
     const uint16_t *scales;
     int32_t row_bytes, rows, cols;
-    int32_t chunks, lane_chunks, pieces; /* they fix the order of sums: shape_of in linear.cu */
+    int32_t chunks, lane_chunks, pieces; /* of a row: sums.h */
     int32_t sums, piece_sums;            /* partial sums of an output, and of a piece of it */
     int32_t sums_row; /* from an output's partial sums to the next one's, where segments are not combined */
     int32_t group;    /* partial sums that are added first; then these sums are added */

@@ -8,6 +8,7 @@
 
 #include "backend/cuda/gpu.h"
 
+bool cuda_invariant;
 int64_t cuda_launched[FB_OP_COUNT];
 
 /* ---- the library ---- */
@@ -457,6 +458,7 @@ static void run(fb_op_kind kind, const fb_call *call) {
     fb_cuda_context cx = cuda.cx;
     cx.tables = there(&im, caches);
     cx.sequences = SEQUENCES;
+    cx.invariant = cuda_invariant;
     cx.frequencies = there(&im, call->attr.rotary > 1 ? call->attr.frequencies : NULL);
     cx.context = fb_ring_count(&call->kv.ring, last);
     launch(kind, &c, &im, &cx, im.after);

@@ -15,6 +15,9 @@
 /* "cuda", then "ref"; a row without a name ends it. */
 extern const fb_isa cuda_isas[];
 
+/* fb_cuda_context.invariant of the launches. */
+extern bool cuda_invariant;
+
 /* Launches so far, by op. */
 extern int64_t cuda_launched[FB_OP_COUNT];
 

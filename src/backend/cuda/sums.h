@@ -1,0 +1,66 @@
+/* The order in which a linear adds an output's products. It depends on the number of columns, the dtypes of
+ * weight and x and the kind of product, and on nothing else: not on the number of rows, the kernel, the grid
+ * or what is done with the result. So a row has the same bits alone and in every batch.
+ *
+ * A row is cut into chunks of 16 bytes of weights, and these into pieces:
+ *  - 16-bit weights and x of the same type: a piece of 256 columns is a chain of tensor-core products, 16
+ *    columns each. Eight pieces are a group.
+ *  - Integers: a piece has lane_chunks chunks for each of 32 lanes: lane l adds chunks l, l + 32, … one after
+ *    the other. Eight neighbouring lanes are added as a tree. The four sums of a piece are a group.
+ *  - All others: likewise, but all 32 lanes are added as a tree, and each piece is a group.
+ * The sums of a group are added in their order, then the groups. */
+#ifndef FB_BACKEND_CUDA_SUMS_H
+#define FB_BACKEND_CUDA_SUMS_H
+
+#include "backend/cuda/device.cuh"
+#include "program/ops.h"
+
+#define FB_SUMS_PIECE  256 /* columns, of 16-bit floats */
+#define FB_SUMS_GROUP  8   /* pieces, of 16-bit floats */
+#define FB_SUMS_OCTETS 4   /* sums of a piece of integers */
+
+typedef struct fb_sums {
+    int chunks, lane_chunks, pieces;
+    int piece_sums; /* partial sums of a piece */
+    int group;      /* partial sums of a group */
+} fb_sums;
+
+/* Elements of 16 bytes of weights. */
+FB_HOST_DEV int fb_sums_chunk(fb_dtype weight) {
+    return weight == FB_F32 ? 4 : weight == FB_Q8_0 ? 16 : weight == FB_Q4_0 ? 32 : 8;
+}
+
+/* Pieces of at most `most` chunks a lane. A warp of matvec.cuh multiplies a piece, so that even 2048 long
+ * rows keep all warps of the device busy. The pieces are a power of two where possible: they are of equal
+ * length then. */
+FB_HOST_DEV fb_sums fb_sums_of_lanes(int chunks, int most) {
+    int row_chunks = (chunks + FB_WARP - 1) / FB_WARP; /* of a lane, in a whole row */
+    int least = (row_chunks + most - 1) / most, pieces = 1;
+    fb_sums sums = {chunks, 0, 0, 1, 1};
+    while (pieces < least) pieces *= 2;
+    sums.lane_chunks = (row_chunks + pieces - 1) / pieces;
+    if ((pieces - 1) * sums.lane_chunks >= row_chunks) /* the last piece would be empty */
+        sums.lane_chunks = (row_chunks + least - 1) / least;
+    sums.pieces = (row_chunks + sums.lane_chunks - 1) / sums.lane_chunks;
+    return sums;
+}
+
+/* Chunks of a lane in a piece of integers, at most: gemm_few_quant.cu holds a piece of x in shared memory. */
+FB_HOST_DEV fb_sums fb_sums_of_integers(int64_t cols, fb_dtype weight) {
+    fb_sums sums = fb_sums_of_lanes((int)(cols / fb_sums_chunk(weight)), weight == FB_Q4_0 ? 3 : 4);
+    sums.piece_sums = sums.group = FB_SUMS_OCTETS;
+    return sums;
+}
+
+static inline fb_sums fb_sums_of(int64_t cols, fb_dtype weight, fb_dtype x, fb_dot dot) {
+    int chunk = fb_sums_chunk(weight), chunks = (int)((cols + chunk - 1) / chunk);
+    if (dot != FB_DOT_FLOAT) return fb_sums_of_integers(cols, weight);
+    if ((weight == FB_F16 || weight == FB_BF16) && x == weight) {
+        int piece = FB_SUMS_PIECE / chunk;
+        fb_sums sums = {chunks, 1, (chunks + piece - 1) / piece, 1, FB_SUMS_GROUP};
+        return sums;
+    }
+    return fb_sums_of_lanes(chunks, weight == FB_Q4_0 ? 3 : 8);
+}
+
+#endif
