@@ -120,32 +120,54 @@ template <class T> FB_DEVICE row_view<T> view_of(const params &p, int64_t row) {
     return view;
 }
 
+/* A chunk, if it is whole. */
+template <class T> FB_DEVICE uint4 load_whole(const row_view<T> &row, int first) {
+    return row.whole(first) ? row.load(first) : make_uint4(0, 0, 0, 0);
+}
+
+/* Calls take(value, id) for each logit of a chunk that load_whole has read. Others are read here: the first
+ * and the last one of a row may be cut off. */
+template <class T, class F> FB_DEVICE void for_each(const row_view<T> &row, int first, uint4 chunk, F take) {
+    if (row.whole(first)) {
+#pragma unroll
+        for (int e = 0; e < row_view<T>::E; e++) take(ordered_in<T>(chunk, e), first + e);
+    } else
+        for (int id = max(first, 0); id < min(first + row_view<T>::E, row.vocab); id++)
+            take(ordered<T>(bits_of(row.logits[id])), id);
+}
+
 template <class T> FB_DEVICE uint64_t max_of_group(const row_view<T> &row, int group) {
-    constexpr int E = row_view<T>::E, CHUNKS = row_view<T>::CHUNKS;
-    if (row.whole(row.first_of(group, 0)) && row.whole(row.first_of(group, CHUNKS - 1))) {
-        uint4 chunks[CHUNKS];
-        uint32_t best = 0;
-        int at = 0;
+    constexpr int CHUNKS = row_view<T>::CHUNKS;
+    uint4 chunks[CHUNKS];
+    uint32_t best = 0;
+    int best_id = 0;
 #pragma unroll
-        for (int c = 0; c < CHUNKS; c++) chunks[c] = row.load(row.first_of(group, c));
+    for (int c = 0; c < CHUNKS; c++) chunks[c] = load_whole(row, row.first_of(group, c));
 #pragma unroll
-        for (int c = 0; c < CHUNKS; c++)
-#pragma unroll
-            for (int e = 0; e < E; e++) {
-                uint32_t value = ordered_in<T>(chunks[c], e);
-                if (value > best) { /* ids ascend: the lower one stays */
-                    best = value;
-                    at = c * E + e;
-                }
+    for (int c = 0; c < CHUNKS; c++)
+        for_each(row, row.first_of(group, c), chunks[c], [&](uint32_t value, int id) {
+            if (value > best) { /* ids ascend: the lower one stays */
+                best = value;
+                best_id = id;
             }
-        return key_of(best, row.first_of(group, at / E) + at % E, row.id_bits);
-    }
-    uint64_t best = 0;
-    for (int i = 0; i < GROUP; i++) best = max(best, row.key_at(row.first_of(group, i / E) + i % E));
-    return best;
+        });
+    return best ? key_of(best, best_id, row.id_bits) : 0;
 }
 
 /* ---- searching a bound ---- */
+
+/* Calls take(key(i), i) for each i below `count`, divided among the threads. Several keys are loaded at once,
+ * all of 4096 groups. */
+template <class K, class F> FB_DEVICE void for_each_key(K key, int count, F take) {
+    constexpr int BATCH = 8;
+    for (int begin = threadIdx.x; begin < count; begin += BATCH * THREADS) {
+        uint64_t keys[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) keys[i] = begin + i * THREADS < count ? key(begin + i * THREADS) : 0;
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) take(keys[i], begin + i * THREADS);
+    }
+}
 
 /* Keys of this thread's bins, and of all higher bins; thread 0 has the highest. */
 FB_DEVICE unsigned count_higher(bound_search *s, uint4 bins) {
@@ -157,8 +179,9 @@ FB_DEVICE unsigned count_higher(bound_search *s, uint4 bins) {
     }
     if (lane == FB_WARP - 1) s->warp_totals[warp] = sum;
     __syncthreads();
-    for (int w = 0; w < warp; w++) sum += s->warp_totals[w];
-    return sum;
+    unsigned lower_warps = lane < warp ? s->warp_totals[lane] : 0;
+    for (int offset = 16; offset; offset /= 2) lower_warps += __shfl_xor_sync(FB_ALL, lower_warps, offset);
+    return sum + lower_warps;
 }
 
 /* A bound that `need` to `need + slack` of the keys reach: key(0) to key(count - 1), without zeros. The bound
@@ -175,11 +198,9 @@ FB_DEVICE uint64_t find_bound(K key, int count, unsigned need, unsigned slack, i
         uint4 *bins = (uint4 *)(void *)s->bins + (THREADS - 1 - threadIdx.x);
         *bins = make_uint4(0, 0, 0, 0);
         __syncthreads();
-#pragma unroll 8
-        for (int i = threadIdx.x; i < count; i += THREADS) {
-            uint64_t k = key(i);
+        for_each_key(key, count, [&](uint64_t k, int) {
             if (k && k >> known == prefix) atomicAdd(&s->bins[(unsigned)(k >> shift) & (BINS - 1)], 1u);
-        }
+        });
         __syncthreads();
         const uint4 mine = *bins;
         unsigned reach = above + count_higher(s, mine);
@@ -228,21 +249,26 @@ FB_DEVICE void sort_keys(uint64_t *keys, int size) {
 template <class T>
 FB_DEVICE int collect_keys(const row_view<T> &row, const int *groups, int count, uint64_t bound,
                            uint64_t *keys, int *found) {
-    constexpr int E = row_view<T>::E, CHUNKS = row_view<T>::CHUNKS;
+    constexpr int CHUNKS = row_view<T>::CHUNKS, BATCH = 4;
     if (threadIdx.x == 0) *found = 0;
     __syncthreads();
-    for (int i = threadIdx.x; i < count * CHUNKS; i += THREADS) {
-        const int first = row.first_of(groups[i / CHUNKS], i % CHUNKS);
-        const bool whole = row.whole(first);
-        const uint4 chunk = whole ? row.load(first) : make_uint4(0, 0, 0, 0);
+    for (int begin = threadIdx.x; begin < count * CHUNKS; begin += BATCH * THREADS) {
+        int firsts[BATCH];
+        uint4 chunks[BATCH];
 #pragma unroll
-        for (int e = 0; e < E; e++) {
-            uint64_t key =
-                whole ? key_of(ordered_in<T>(chunk, e), first + e, row.id_bits) : row.key_at(first + e);
-            if (key < bound) continue;
-            int at = atomicAdd(found, 1);
-            if (at < SORTED) keys[at] = key;
+        for (int b = 0; b < BATCH; b++) {
+            int i = begin + b * THREADS;
+            firsts[b] = i < count * CHUNKS ? row.first_of(groups[i / CHUNKS], i % CHUNKS) : row.vocab;
+            chunks[b] = load_whole(row, firsts[b]);
         }
+#pragma unroll
+        for (int b = 0; b < BATCH; b++)
+            for_each(row, firsts[b], chunks[b], [&](uint32_t value, int id) {
+                uint64_t key = key_of(value, id, row.id_bits);
+                if (key < bound) return;
+                int at = atomicAdd(found, 1);
+                if (at < SORTED) keys[at] = key;
+            });
     }
     __syncthreads();
     return *found;
@@ -261,11 +287,11 @@ FB_DEVICE void finish_row(const params &p, const row_view<T> &row, const uint64_
     const unsigned need = (unsigned)p.count;
 
     if (threadIdx.x == 0) group_count = 0;
-    uint64_t bound =
-        find_bound([&](int i) { return __ldcg(&maxima[i]); }, all, need, SLACK(need), bits, &search);
-#pragma unroll 8
-    for (int i = threadIdx.x; i < all; i += THREADS)
-        if (__ldcg(&maxima[i]) >= bound) groups[atomicAdd(&group_count, 1)] = i;
+    auto max_of = [&](int i) { return __ldcg(&maxima[i]); };
+    uint64_t bound = find_bound(max_of, all, need, SLACK(need), bits, &search);
+    for_each_key(max_of, all, [&](uint64_t k, int group) {
+        if (k >= bound) groups[atomicAdd(&group_count, 1)] = group;
+    });
     __syncthreads();
 
     const int chosen = group_count;

@@ -8,6 +8,7 @@
 
 #include "backend/cuda/cuda_harness.h"
 #include "base/quant.h"
+#include "text/sampler.h"
 
 enum { BAND = 256, POISON = 0xa5 };
 
@@ -20,6 +21,12 @@ static struct {
     __typeof__(&fb_gpu_download) download;
     __typeof__(&fb_gpu_wait) wait;
     __typeof__(&fb_gpu_check) check;
+    __typeof__(&fb_gpu_record_begin) record_begin;
+    __typeof__(&fb_gpu_record_end) record_end;
+    __typeof__(&fb_gpu_graph_launch) graph_launch;
+    __typeof__(&fb_gpu_graph_free) graph_free;
+    __typeof__(&fb_gpu_mark) mark;
+    __typeof__(&fb_gpu_between) between;
     __typeof__(&fb_cuda_candidates) candidates;
     __typeof__(&fb_cuda_candidates_scratch) scratch;
 } device;
@@ -40,6 +47,12 @@ static int open_device(void **state) {
     FIND(download, fb_gpu_download);
     FIND(wait, fb_gpu_wait);
     FIND(check, fb_gpu_check);
+    FIND(record_begin, fb_gpu_record_begin);
+    FIND(record_end, fb_gpu_record_end);
+    FIND(graph_launch, fb_gpu_graph_launch);
+    FIND(graph_free, fb_gpu_graph_free);
+    FIND(mark, fb_gpu_mark);
+    FIND(between, fb_gpu_between);
     FIND(candidates, fb_cuda_candidates);
     FIND(scratch, fb_cuda_candidates_scratch);
     return 0;
@@ -340,6 +353,115 @@ static void many_rows(void **state) {
     run(&(shape){FB_F16, 64, 1500, 4, 0, 50, 30, RANDOM});
 }
 
+/* ---- in a graph ---- */
+
+static fb_cuda_context context_of(const trial *t) {
+    fb_cuda_context cx = device.cx;
+    cx.overlap = cx.limits->major >= 9;
+    cx.scratch = t->scratch.device;
+    cx.scratch_bytes = t->scratch.bytes;
+    return cx;
+}
+
+static void send_all(const trial *t) {
+    send(&t->logits), send(&t->best), send(&t->ids), send(&t->id_count), send(&t->gathered);
+    send(&t->scratch);
+}
+
+static fb_gpu_graph *record(const trial *t, int launches) {
+    fb_error err;
+    fb_gpu_graph *graph;
+    const fb_cuda_context cx = context_of(t);
+    must(device.record_begin(device.gpu, &err), &err);
+    for (int i = 0; i < launches; i++)
+        must(device.check(device.candidates(&t->given, &cx), "candidates", &err), &err);
+    must(device.record_end(device.gpu, &graph, &err), &err);
+    return graph;
+}
+
+/* A graph is recorded once; logits, ids and their number change. The sampler chooses from what it selects as
+ * from all logits. */
+static void a_sampler_of_each_row(void **state) {
+    (void)state;
+    enum { ROWS = 3, VOCAB = 4000, STEPS = 12 };
+    const shape s = {FB_F16, ROWS, VOCAB, 0, 0, FB_CUDA_CANDIDATES, FB_CUDA_CANDIDATES, RANDOM};
+    const fb_logit_bias bias[] = {{17, 9}, {3, -INFINITY}, {1000, -2}};
+    fb_sampler *full[ROWS], *among[ROWS];
+    fb_error err;
+    trial first = make_trial(&s);
+    for (int r = 0; r < ROWS; r++) {
+        fb_sampler_options o;
+        fb_sampler_options_default(&o);
+        o.seed = (uint64_t)r;
+        o.top_k = 1 + 80 * r;
+        o.temperature = r ? 1.5f : 0;
+        o.min_p = 0;
+        o.logit_bias = bias;
+        o.logit_bias_count = r == 1 ? 3 : 0;
+        must(fb_sampler_create(&o, VOCAB, &full[r], &err), &err);
+        must(fb_sampler_create(&o, VOCAB, &among[r], &err), &err);
+    }
+    send_all(&first);
+    fb_gpu_graph *graph = record(&first, 1);
+    for (int step = 0; step < STEPS; step++) {
+        trial t = make_trial(&s);
+        memcpy(inside(&first.logits), inside(&t.logits), (size_t)first.logits.bytes);
+        for (int r = 0; r < ROWS; r++) {
+            int32_t ids[FB_CUDA_CANDIDATES];
+            int32_t count = (int32_t)fb_sampler_changed(among[r], ids, FB_CUDA_CANDIDATES);
+            memcpy(inside(&first.ids) + (size_t)r * sizeof ids, ids, sizeof ids);
+            memcpy(inside(&first.id_count) + 4 * r, &count, 4);
+        }
+        send(&first.logits), send(&first.ids), send(&first.id_count);
+        must(device.graph_launch(device.gpu, graph, &err), &err);
+        must(device.wait(device.gpu, &err), &err);
+        uint8_t *best = fetch(&first.best), *gathered = fetch(&first.gathered);
+        for (int r = 0; r < ROWS; r++) {
+            int32_t count, got, wanted;
+            size_t row = (size_t)r * FB_CUDA_CANDIDATES * sizeof(fb_candidate);
+            memcpy(&count, inside(&first.id_count) + 4 * r, 4);
+            must(fb_sampler_next(full[r], t.values + (int64_t)r * VOCAB, &wanted, &err), &err);
+            must(fb_sampler_next_among(
+                     among[r], (const fb_candidate *)(const void *)(best + row), FB_CUDA_CANDIDATES,
+                     (const fb_candidate *)(const void *)(gathered + row), count, &got, &err),
+                 &err);
+            assert_int_equal(got, wanted);
+        }
+        free(best), free(gathered);
+        free_trial(&t);
+    }
+    device.graph_free(graph);
+    for (int r = 0; r < ROWS; r++) fb_sampler_free(full[r]), fb_sampler_free(among[r]);
+    free_trial(&first);
+}
+
+/* Prints the time of one launch among many, on a GPU. */
+static void times(void **state) {
+    (void)state;
+    enum { LAUNCHES = 200 };
+    static const int64_t rows[] = {1, 8, 64}, counts[] = {40, FB_CUDA_CANDIDATES};
+    if (cuda_is_emulated()) skip();
+    for (int i = 0; i < 6; i++) {
+        const shape s = {FB_F16, rows[i / 2], 128256, 0, 0, counts[i % 2], 64, RANDOM};
+        trial t = make_trial(&s);
+        fb_error err;
+        double seconds;
+        send_all(&t);
+        fb_gpu_graph *graph = record(&t, LAUNCHES);
+        for (int again = 0; again < 3; again++) {
+            must(device.mark(device.gpu, 0, &err), &err);
+            must(device.graph_launch(device.gpu, graph, &err), &err);
+            must(device.mark(device.gpu, 1, &err), &err);
+        }
+        must(device.wait(device.gpu, &err), &err);
+        must(device.between(device.gpu, 0, 1, &seconds, &err), &err);
+        print_message("the best %d of %d rows of %d float16: %.2f us\n", (int)s.count, (int)s.rows,
+                      (int)s.vocab, 1e6 * seconds / LAUNCHES);
+        device.graph_free(graph);
+        free_trial(&t);
+    }
+}
+
 static void bad_arguments(void **state) {
     (void)state;
     const shape s = {FB_F16, 1, 100, 0, 0, 10, 0, RANDOM};
@@ -365,9 +487,13 @@ static void bad_arguments(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(small_vocabularies), cmocka_unit_test(all_alignments),
-        cmocka_unit_test(real_vocabularies),  cmocka_unit_test(many_rows),
+        cmocka_unit_test(small_vocabularies),
+        cmocka_unit_test(all_alignments),
+        cmocka_unit_test(real_vocabularies),
+        cmocka_unit_test(many_rows),
         cmocka_unit_test(bad_arguments),
+        cmocka_unit_test(a_sampler_of_each_row),
+        cmocka_unit_test(times),
     };
     return cuda_run_group("candidates", tests, sizeof tests / sizeof *tests, open_device);
 }
