@@ -106,8 +106,13 @@ template <class T> struct row_view {
     }
     FB_DEVICE bool whole(int first) const { return first >= 0 && first + E <= vocab; }
     FB_DEVICE uint4 load(int first) const { return *(const uint4 *)(const void *)(logits + first); }
+    /* 0: there is none. */
+    FB_DEVICE uint32_t value_at(int id) const {
+        return id < 0 || id >= vocab ? 0 : ordered<T>(bits_of(logits[id]));
+    }
     FB_DEVICE uint64_t key_at(int id) const {
-        return id < 0 || id >= vocab ? 0 : key_of(ordered<T>(bits_of(logits[id])), id, id_bits);
+        uint32_t value = value_at(id);
+        return value ? key_of(value, id, id_bits) : 0;
     }
 };
 
@@ -128,12 +133,18 @@ template <class T> FB_DEVICE uint4 load_whole(const row_view<T> &row, int first)
 /* Calls take(value, id) for each logit of a chunk that load_whole has read. Others are read here: the first
  * and the last one of a row may be cut off. */
 template <class T, class F> FB_DEVICE void for_each(const row_view<T> &row, int first, uint4 chunk, F take) {
+    constexpr int E = row_view<T>::E;
     if (row.whole(first)) {
 #pragma unroll
-        for (int e = 0; e < row_view<T>::E; e++) take(ordered_in<T>(chunk, e), first + e);
-    } else
-        for (int id = max(first, 0); id < min(first + row_view<T>::E, row.vocab); id++)
-            take(ordered<T>(bits_of(row.logits[id])), id);
+        for (int e = 0; e < E; e++) take(ordered_in<T>(chunk, e), first + e);
+        return;
+    }
+    uint32_t values[E];
+#pragma unroll
+    for (int e = 0; e < E; e++) values[e] = row.value_at(first + e);
+#pragma unroll
+    for (int e = 0; e < E; e++)
+        if (values[e]) take(values[e], first + e);
 }
 
 template <class T> FB_DEVICE uint64_t max_of_group(const row_view<T> &row, int group) {

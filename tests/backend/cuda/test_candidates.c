@@ -291,27 +291,37 @@ static void check_gathered(const trial *r, const uint8_t *gathered) {
     }
 }
 
+static fb_cuda_context context_of(const trial *t) {
+    fb_cuda_context cx = device.cx;
+    cx.overlap = cx.limits->major >= 9;
+    cx.scratch = t->scratch.device;
+    cx.scratch_bytes = t->scratch.bytes;
+    return cx;
+}
+
+static void send_all(const trial *t) {
+    send(&t->logits), send(&t->best), send(&t->ids), send(&t->id_count), send(&t->gathered);
+    send(&t->scratch);
+}
+
 static void run(const shape *s) {
-    trial r = make_trial(s);
+    trial t = make_trial(s);
     for (int again = 0; again < 2; again++) {
         fb_error err;
-        fb_cuda_context cx = device.cx;
-        send(&r.logits), send(&r.best), send(&r.ids), send(&r.id_count), send(&r.gathered);
-        if (!again) send(&r.scratch);
-        cx.overlap = again && cx.limits->major >= 9;
-        cx.scratch = r.scratch.device;
-        cx.scratch_bytes = r.scratch.bytes;
-        must(device.check(device.candidates(&r.given, &cx), "candidates", &err), &err);
+        fb_cuda_context cx = context_of(&t);
+        cx.overlap &= again;
+        send_all(&t);
+        must(device.check(device.candidates(&t.given, &cx), "candidates", &err), &err);
         must(device.wait(device.gpu, &err), &err);
-        uint8_t *best = fetch(&r.best), *gathered = fetch(&r.gathered), *scratch = fetch(&r.scratch),
-                *logits = fetch(&r.logits);
-        check_best(&r, (const fb_candidate *)(const void *)best);
-        check_gathered(&r, gathered);
+        uint8_t *best = fetch(&t.best), *gathered = fetch(&t.gathered), *scratch = fetch(&t.scratch),
+                *logits = fetch(&t.logits);
+        check_best(&t, (const fb_candidate *)(const void *)best);
+        check_gathered(&t, gathered);
         for (int i = 0; i < FB_CUDA_COUNTERS; i++) assert_int_equal(scratch[i], 0);
-        assert_memory_equal(logits, inside(&r.logits), (size_t)r.logits.bytes);
+        assert_memory_equal(logits, inside(&t.logits), (size_t)t.logits.bytes);
         free(best), free(gathered), free(scratch), free(logits);
     }
-    free_trial(&r);
+    free_trial(&t);
 }
 
 static const fb_dtype dtypes[] = {FB_F16, FB_BF16, FB_F32};
@@ -354,19 +364,6 @@ static void many_rows(void **state) {
 }
 
 /* ---- in a graph ---- */
-
-static fb_cuda_context context_of(const trial *t) {
-    fb_cuda_context cx = device.cx;
-    cx.overlap = cx.limits->major >= 9;
-    cx.scratch = t->scratch.device;
-    cx.scratch_bytes = t->scratch.bytes;
-    return cx;
-}
-
-static void send_all(const trial *t) {
-    send(&t->logits), send(&t->best), send(&t->ids), send(&t->id_count), send(&t->gathered);
-    send(&t->scratch);
-}
 
 static fb_gpu_graph *record(const trial *t, int launches) {
     fb_error err;
@@ -465,13 +462,11 @@ static void times(void **state) {
 static void bad_arguments(void **state) {
     (void)state;
     const shape s = {FB_F16, 1, 100, 0, 0, 10, 0, RANDOM};
-    trial r = make_trial(&s);
-    fb_cuda_context cx = device.cx;
-    cx.scratch = r.scratch.device;
-    cx.scratch_bytes = r.scratch.bytes;
+    trial t = make_trial(&s);
+    const fb_cuda_context cx = context_of(&t);
 #define REFUSE(member, value)                                                                                \
     do {                                                                                                     \
-        fb_cuda_selection bad = r.given;                                                                     \
+        fb_cuda_selection bad = t.given;                                                                     \
         bad.member = value;                                                                                  \
         assert_int_not_equal(device.candidates(&bad, &cx), 0);                                               \
     } while (0)
@@ -482,7 +477,7 @@ static void bad_arguments(void **state) {
     REFUSE(vocab, 0);
     REFUSE(vocab, (int64_t)1 << 31);
     REFUSE(dtype, FB_Q8_0);
-    free_trial(&r);
+    free_trial(&t);
 }
 
 int main(void) {
