@@ -143,31 +143,51 @@ static void same_choices(void **state) {
     assert_true(compared > 20000 && failed > 0 && all_needed > 0 && failed < compared / 20);
 }
 
-/* A draw just at the edge of two candidates' masses shows another order of the sums. */
+/* ---- draws at the edge of two candidates ---- */
+
+/* The seed whose first draw is bits / 2^53: SplitMix64 backwards. */
+static uint64_t seed_for(uint64_t bits) {
+    uint64_t z = bits << 11;
+    z = (z ^ z >> 31 ^ z >> 62) * 0x319642b2d24d8ec3u; /* the inverses of its factors */
+    z = (z ^ z >> 27 ^ z >> 54) * 0x96de1b173f119089u;
+    return (z ^ z >> 30 ^ z >> 60) - 0x9e3779b97f4a7c15u;
+}
+
+/* The random number is where one candidate ends and the next begins. If the weights were added in another
+ * order, the last bit of their sum would often choose the other one. */
 static void sums_of_equal_order(void **state) {
     (void)state;
-    enum { VOCAB = 2000 };
+    enum { VOCAB = 400, TOP = 150 };
     static float logits[VOCAB];
-    static selection s;
-    fb_sampler_options options;
+    static selection s, all;
+    double sums[TOP];
     state32 = 9;
-    fb_sampler_options_default(&options);
-    options.temperature = 2;
-    options.top_k = 190;
-    options.top_p = 0.9f;
-    options.min_p = 0;
-    fb_sampler *full = create(&options, VOCAB), *among = create(&options, VOCAB);
-    for (int step = 0; step < 5000; step++) {
+    for (int run = 0; run < 3000; run++) {
+        fb_sampler_options options;
         int32_t wanted, got;
         fb_error err;
-        if (step % 50 == 0) fill(logits, VOCAB, step / 50 % 3);
+        fb_sampler_options_default(&options);
+        options.temperature = 3;
+        options.top_k = TOP;
+        options.top_p = 1;
+        options.min_p = 0;
+        fill(logits, VOCAB, 2 * (run % 2));
+        for (int i = 0; i < VOCAB; i++) all.best[i] = (fb_candidate){logits[i], i};
+        qsort(all.best, VOCAB, sizeof *all.best, by_rank);
+        for (int i = 0; i < TOP; i++)
+            sums[i] =
+                (i ? sums[i - 1] : 0) + exp(((double)all.best[i].logit - (double)all.best[0].logit) / 3);
+        int32_t edge = (int32_t)below(TOP - 1);
+        options.seed = seed_for((uint64_t)(sums[edge] / sums[TOP - 1] * 0x1p53) - (uint64_t)(run % 3 - 1));
+        fb_sampler *full = create(&options, VOCAB), *among = create(&options, VOCAB);
         select_logits(among, logits, VOCAB, 0, &s);
         assert_ok(fb_sampler_next(full, logits, &wanted, &err), &err);
         assert_ok(next_among(among, &s, &got, &err), &err);
         assert_int_equal(got, wanted);
+        assert_true(got == all.best[edge].id || got == all.best[edge + 1].id);
+        fb_sampler_free(full);
+        fb_sampler_free(among);
     }
-    fb_sampler_free(full);
-    fb_sampler_free(among);
 }
 
 /* ---- what a sampler asks for ---- */
