@@ -6,7 +6,10 @@
  *
  * The pass goes by blocks of 32 logits. Where no token of a block has a bias or is recent, one vector
  * comparison says whether any of its logits is above the worst candidate so far. Few blocks have one: of
- * 128,256 random logits, some 330 enter a heap of 40. */
+ * 128,256 random logits, some 330 enter a heap of 40.
+ *
+ * A device may select the best logits instead (fb_sampler_next_among). Up to FB_CANDIDATES candidates are
+ * therefore sorted before a draw: its sums are then the same, wherever the candidates come from. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -38,6 +41,9 @@ struct fb_sampler {
     int64_t *changed;      /* [blocks of vocab], biases of its ids, and how often they are in the ring */
     int32_t *ring;         /* [repeat_window], the recent ids */
     int64_t accepted;      /* ids ever accepted; the next one goes to ring[accepted % repeat_window] */
+    int32_t *biased;       /* [logit_bias_count], ids with a bias that is not 0, each once */
+    int32_t *recent;       /* [repeat_window, or vocab], ids of the ring without such a bias, each once */
+    int64_t biased_count, recent_count;
 };
 
 /* ---- random numbers -------------------------------------------------------------------------- */
@@ -76,6 +82,17 @@ static void sift_down(candidate *heap, int64_t count, int64_t at, bool worst_fir
 
 static void make_heap(candidate *heap, int64_t count, bool worst_first) {
     for (int64_t i = count / 2 - 1; i >= 0; i--) sift_down(heap, count, i, worst_first);
+}
+
+/* The best first, which is a heap with the best at its root, too. */
+static void sort_candidates(candidate *heap, int64_t count) {
+    make_heap(heap, count, true);
+    for (int64_t left = count - 1; left > 0; left--) {
+        candidate worst = heap[0];
+        heap[0] = heap[left];
+        sift_down(heap, left, 0, true);
+        heap[left] = worst;
+    }
 }
 
 /* ---- options --------------------------------------------------------------------------------- */
@@ -148,25 +165,36 @@ static fb_status check_options(const fb_sampler_options *options, int64_t vocab,
 static fb_status allocate(fb_sampler *sampler, fb_error *err) {
     size_t vocab = (size_t)sampler->vocab, window = (size_t)sampler->options.repeat_window;
     size_t limit = (size_t)sampler->limit, blocks = (vocab + BLOCK - 1) / BLOCK;
-    bool biased = sampler->options.logit_bias_count > 0;
+    size_t biases = (size_t)sampler->options.logit_bias_count, recent = window < vocab ? window : vocab;
+    bool biased = biases > 0;
     sampler->candidates = malloc(limit * sizeof *sampler->candidates);
     sampler->seen = calloc(vocab, sizeof *sampler->seen);
     sampler->changed = calloc(blocks, sizeof *sampler->changed);
     sampler->ring = malloc((window ? window : 1) * sizeof *sampler->ring);
+    sampler->recent = malloc((recent ? recent : 1) * sizeof *sampler->recent);
     if (biased) sampler->bias = calloc(vocab, sizeof *sampler->bias);
-    if (sampler->candidates && sampler->seen && sampler->changed && sampler->ring &&
-        (sampler->bias || !biased))
+    if (biased) sampler->biased = malloc(biases * sizeof *sampler->biased);
+    if (sampler->candidates && sampler->seen && sampler->changed && sampler->ring && sampler->recent &&
+        ((sampler->bias && sampler->biased) || !biased))
         return FB_OK;
-    size_t bytes = limit * sizeof(candidate) + (vocab + window) * sizeof(int32_t) + blocks * sizeof(int64_t) +
-                   biased * vocab * sizeof(double);
+    size_t bytes = limit * sizeof(candidate) + (vocab + window + recent + biases) * sizeof(int32_t) +
+                   blocks * sizeof(int64_t) + biased * vocab * sizeof(double);
     return fb_fail_memory(err, "sampler", (int64_t)bytes);
 }
 
 static void take_bias(fb_sampler *sampler, const fb_logit_bias *bias) {
-    for (int64_t i = 0; i < sampler->options.logit_bias_count; i++) {
+    const int64_t count = sampler->options.logit_bias_count;
+    for (int64_t i = 0; i < count; i++) {
         sampler->bias[bias[i].id] += bias[i].bias;
         sampler->changed[bias[i].id / BLOCK]++;
     }
+    /* `seen` marks what is already in the list. */
+    for (int64_t i = 0; i < count; i++) {
+        int32_t id = bias[i].id;
+        if (sampler->bias[id] == 0 || sampler->seen[id]++) continue;
+        sampler->biased[sampler->biased_count++] = id;
+    }
+    for (int64_t i = 0; i < sampler->biased_count; i++) sampler->seen[sampler->biased[i]] = 0;
 }
 
 fb_status fb_sampler_create(const fb_sampler_options *given, int64_t vocab, fb_sampler **out, fb_error *err) {
@@ -199,14 +227,30 @@ void fb_sampler_free(fb_sampler *sampler) {
     free(sampler->seen);
     free(sampler->changed);
     free(sampler->ring);
+    free(sampler->biased);
+    free(sampler->recent);
     free(sampler);
 }
 
 /* ---- recent tokens --------------------------------------------------------------------------- */
 
+static bool has_bias(const fb_sampler *sampler, int32_t id) {
+    return sampler->bias && sampler->bias[id] != 0;
+}
+
+static void forget_recent(fb_sampler *sampler, int32_t id) {
+    int64_t i = 0;
+    while (sampler->recent[i] != id) i++;
+    sampler->recent[i] = sampler->recent[--sampler->recent_count];
+}
+
 static void count_seen(fb_sampler *sampler, int32_t id, int32_t change) {
+    const int32_t before = sampler->seen[id];
     sampler->seen[id] += change;
     sampler->changed[id / BLOCK] += change;
+    if (has_bias(sampler, id)) return;
+    if (before == 0) sampler->recent[sampler->recent_count++] = id;
+    if (sampler->seen[id] == 0) forget_recent(sampler, id);
 }
 
 void fb_sampler_accept(fb_sampler *sampler, int32_t id) {
@@ -222,9 +266,9 @@ void fb_sampler_accept(fb_sampler *sampler, int32_t id) {
 /* ---- the best scores ------------------------------------------------------------------------- */
 
 /* In double, so that no finite score times a penalty overflows. The order is llama.cpp's. */
-static double changed_score(const fb_sampler *sampler, const float *logits, int64_t id) {
+static double changed_score(const fb_sampler *sampler, float logit, int64_t id) {
     const fb_sampler_options *o = &sampler->options;
-    double score = logits[id];
+    double score = logit;
     if (sampler->bias) score += sampler->bias[id];
     int32_t seen = sampler->seen[id];
     if (seen == 0) return score;
@@ -258,20 +302,27 @@ static void offer(candidate *heap, int64_t *count, int64_t limit, candidate next
 }
 
 /* Minus infinity rules a token out and is allowed; anything else must be a number. */
-static fb_status fail_logit(const float *logits, int64_t id, fb_error *err) {
-    return fb_fail(err, FB_ERROR_USAGE, "logits: %g for token %lld (finite or -inf)", (double)logits[id],
+static fb_status fail_logit(float logit, int64_t id, fb_error *err) {
+    return fb_fail(err, FB_ERROR_USAGE, "logits: %g for token %lld (finite or -inf)", (double)logit,
                    (long long)id);
 }
 
-static fb_status fail_none(const fb_sampler *sampler, const float *logits, fb_error *err) {
-    int64_t finite = 0;
-    for (int64_t i = 0; i < sampler->vocab; i++) finite += logits[i] > -INFINITY;
+/* No score is finite, but this many logits are. */
+static fb_status fail_none(const fb_sampler *sampler, int64_t finite, fb_error *err) {
     if (finite > 0)
         return fb_fail(err, FB_ERROR_USAGE,
                        "logit_bias: bans all %lld tokens with a finite logit (at least one must be left)",
                        (long long)finite);
     return fb_fail(err, FB_ERROR_USAGE, "logits: all %lld are -inf (at least one finite)",
                    (long long)sampler->vocab);
+}
+
+/* Brings the best to the root. Few candidates are sorted (see above). */
+static void order_candidates(candidate *heap, int64_t count) {
+    if (count <= FB_CANDIDATES)
+        sort_candidates(heap, count);
+    else
+        make_heap(heap, count, false);
 }
 
 /* Fills `heap` with the `limit` best of the vocabulary, the best at the root: by their scores, or with `raw`
@@ -286,14 +337,89 @@ static fb_status collect(const fb_sampler *sampler, const float *logits, bool ra
         const bool changed = !raw && sampler->changed[begin / BLOCK] > 0;
         if (!changed && end == begin + BLOCK && !any_above(logits + begin, threshold)) continue;
         for (int64_t id = begin; id < end; id++) {
-            if (!(logits[id] < INFINITY)) return fail_logit(logits, id, err);
-            double score = changed ? changed_score(sampler, logits, id) : logits[id];
+            if (!(logits[id] < INFINITY)) return fail_logit(logits[id], id, err);
+            double score = changed ? changed_score(sampler, logits[id], id) : logits[id];
             offer(heap, &count, limit, (candidate){score, (int32_t)id});
         }
         if (count == limit) threshold = round_down(heap[0].score);
     }
-    make_heap(heap, count, false);
-    return heap[0].score > -INFINITY ? FB_OK : fail_none(sampler, logits, err);
+    order_candidates(heap, count);
+    if (heap[0].score > -INFINITY) return FB_OK;
+    int64_t finite = 0;
+    for (int64_t i = 0; i < sampler->vocab; i++) finite += logits[i] > -INFINITY;
+    return fail_none(sampler, finite, err);
+}
+
+/* ---- the best of a selection ----------------------------------------------------------------- */
+
+/* Whether the score of a recent token differs from its logit. */
+static bool penalises(const fb_sampler_options *o) {
+    return (o->temperature > 0 && o->repeat_penalty != 1) || o->presence_penalty != 0 ||
+           o->frequency_penalty != 0;
+}
+
+static bool is_changed(const fb_sampler *sampler, int32_t id) {
+    return has_bias(sampler, id) || (penalises(&sampler->options) && sampler->seen[id] > 0);
+}
+
+static int64_t count_changed(const fb_sampler *sampler) {
+    return sampler->biased_count + (penalises(&sampler->options) ? sampler->recent_count : 0);
+}
+
+/* Of the best `limit` scores, those of changed tokens are known. The others are among the best `limit` logits
+ * that are not changed; these are among the best `limit` and as many more as there are changed tokens. */
+int64_t fb_sampler_wants(const fb_sampler *sampler) {
+    int64_t wants = sampler->limit + count_changed(sampler);
+    if (wants > sampler->vocab) wants = sampler->vocab;
+    return wants <= FB_CANDIDATES ? wants : 0;
+}
+
+int64_t fb_sampler_changed(const fb_sampler *sampler, int32_t *ids, int64_t room) {
+    const int64_t count = count_changed(sampler), biased = sampler->biased_count;
+    for (int64_t i = 0; i < count && i < room; i++)
+        ids[i] = i < biased ? sampler->biased[i] : sampler->recent[i - biased];
+    return count;
+}
+
+/* The logit that fb_sampler_next would refuse: the one with the lowest id. */
+static const fb_candidate *find_bad(const fb_candidate *given, int64_t count, const fb_candidate *bad) {
+    for (int64_t i = 0; i < count; i++)
+        if (!(given[i].logit < INFINITY) && (!bad || given[i].id < bad->id)) bad = &given[i];
+    return bad;
+}
+
+static fb_status check_selection(const fb_sampler *sampler, const fb_candidate *best, int64_t count,
+                                 const fb_candidate *changed, int64_t changed_count, fb_error *err) {
+    const int64_t wants = fb_sampler_wants(sampler), changes = count_changed(sampler);
+    if (wants == 0) return fb_fail(err, FB_ERROR_USAGE, "candidates: the sampler needs all logits");
+    FB_TRY(check_int("candidates", count, wants, sampler->vocab, err));
+    FB_TRY(check_int("changed tokens", changed_count, changes, changes, err));
+    for (int64_t i = 0; i < count; i++)
+        FB_TRY(check_int("candidates: token", best[i].id, 0, sampler->vocab - 1, err));
+    for (int64_t i = 0; i < changed_count; i++)
+        FB_TRY(check_int("changed tokens: token", changed[i].id, 0, sampler->vocab - 1, err));
+    const fb_candidate *bad = find_bad(changed, changed_count, find_bad(best, count, NULL));
+    return bad ? fail_logit(bad->logit, bad->id, err) : FB_OK;
+}
+
+/* As collect() by scores. */
+static fb_status collect_among(const fb_sampler *sampler, const fb_candidate *best, int64_t count,
+                               const fb_candidate *changed, int64_t changed_count, fb_error *err) {
+    candidate *heap = sampler->candidates;
+    int64_t filled = 0, finite = 0;
+    FB_TRY(check_selection(sampler, best, count, changed, changed_count, err));
+    for (int64_t i = 0; i < count; i++)
+        if (!is_changed(sampler, best[i].id))
+            offer(heap, &filled, sampler->limit, (candidate){best[i].logit, best[i].id});
+    for (int64_t i = 0; i < changed_count; i++) {
+        double score = changed_score(sampler, changed[i].logit, changed[i].id);
+        offer(heap, &filled, sampler->limit, (candidate){score, changed[i].id});
+        finite += changed[i].logit > -INFINITY;
+    }
+    FB_TRY(check_int("candidates: different tokens", filled, sampler->limit, sampler->limit, err));
+    order_candidates(heap, filled);
+    /* Otherwise the logits that are not changed are all -inf. */
+    return heap[0].score > -INFINITY ? FB_OK : fail_none(sampler, finite, err);
 }
 
 /* ---- choosing -------------------------------------------------------------------------------- */
@@ -340,12 +466,27 @@ static int32_t draw(fb_sampler *sampler, int64_t count) {
     return heap[chosen].id;
 }
 
+/* From the candidates that were collected. */
+static int32_t choose(fb_sampler *sampler) {
+    int32_t id = sampler->options.temperature > 0 ? draw(sampler, sampler->limit) : sampler->candidates[0].id;
+    sampler->number++;
+    fb_sampler_accept(sampler, id);
+    return id;
+}
+
 fb_status fb_sampler_next(fb_sampler *sampler, const float *logits, int32_t *id, fb_error *err) {
     *id = 0;
     FB_TRY(collect(sampler, logits, false, sampler->candidates, sampler->limit, err));
-    *id = sampler->options.temperature > 0 ? draw(sampler, sampler->limit) : sampler->candidates[0].id;
-    sampler->number++;
-    fb_sampler_accept(sampler, *id);
+    *id = choose(sampler);
+    return FB_OK;
+}
+
+fb_status fb_sampler_next_among(fb_sampler *sampler, const fb_candidate *best, int64_t count,
+                                const fb_candidate *changed, int64_t changed_count, int32_t *id,
+                                fb_error *err) {
+    *id = 0;
+    FB_TRY(collect_among(sampler, best, count, changed, changed_count, err));
+    *id = choose(sampler);
     return FB_OK;
 }
 

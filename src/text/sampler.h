@@ -2,10 +2,29 @@
 #ifndef FB_TEXT_SAMPLER_H
 #define FB_TEXT_SAMPLER_H
 
+#include "base/candidate.h"
 #include "base/status.h"
 #include "fusebox.h"
 
 /* The caller's options (NULL: the defaults) as a complete struct. */
 fb_status fb_sampler_options_take(const fb_sampler_options *given, fb_sampler_options *out, fb_error *err);
+
+/* ---- choosing without all logits: for a device that selects the best ones ---- */
+
+/* How many of the best logits the next choice needs, 1 to FB_CANDIDATES; 0: it needs all logits. It changes
+ * with every token that is accepted, if there are penalties. */
+int64_t fb_sampler_wants(const fb_sampler *sampler);
+
+/* The number of tokens whose score is not their logit: those with a bias, and the recent ones if there are
+ * penalties. ids [room] gets the first of them, each once, in any order. At most FB_CANDIDATES if
+ * fb_sampler_wants is not 0. */
+int64_t fb_sampler_changed(const fb_sampler *sampler, int32_t *ids, int64_t room);
+
+/* fb_sampler_next without all logits: the same token, draw, errors and state afterwards. `best` has the
+ * `count` best logits, at least as many as wanted, in any order: by value, the lower id first among equals;
+ * NaN and +inf are the best. `changed` has the logits of all ids of fb_sampler_changed, in any order. */
+fb_status fb_sampler_next_among(fb_sampler *sampler, const fb_candidate *best, int64_t count,
+                                const fb_candidate *changed, int64_t changed_count, int32_t *id,
+                                fb_error *err);
 
 #endif

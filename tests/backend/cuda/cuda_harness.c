@@ -26,6 +26,7 @@ int64_t cuda_launched[FB_OP_COUNT];
 static struct {
     bool tried, emulated;
     char why_not[768];
+    void *library;
     fb_gpu *gpu;
     fb_cuda_context cx;
     const fb_cuda_launch *launches;
@@ -53,6 +54,7 @@ static bool open_library(const char *path) {
     /* As many multiprocessors as a large device has; some cases have fewer rows. */
     setenv("FUSEBOX_EMULATE_SMS", "132", 0);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL), *symbol;
+    cuda.library = library;
     if (!library) {
         snprintf(cuda.why_not, sizeof cuda.why_not, "%.700s", dlerror());
         return false;
@@ -93,6 +95,18 @@ bool cuda_is_there(void) {
 }
 
 bool cuda_is_emulated(void) { return cuda_is_there() && cuda.emulated; }
+
+fb_gpu *cuda_gpu(fb_cuda_context *cx) {
+    assert_true(cuda_is_there());
+    *cx = cuda.cx;
+    return cuda.gpu;
+}
+
+void *cuda_function(const char *name) {
+    void *function = cuda_is_there() ? dlsym(cuda.library, name) : NULL;
+    if (!function) fail_msg("%s: not in the library", name);
+    return function;
+}
 
 int cuda_every(int emulated) {
     const char *given = getenv("FUSEBOX_KERNELS_EVERY");

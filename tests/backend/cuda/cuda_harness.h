@@ -11,6 +11,7 @@
 #define FB_TESTS_CUDA_HARNESS_H
 
 #include "backend/cpu/kernel_harness.h"
+#include "backend/cuda/gpu.h"
 
 /* "cuda", then "ref"; a row without a name ends it. */
 extern const fb_isa cuda_isas[];
@@ -26,6 +27,10 @@ bool cuda_is_there(void);
 /* Tests run every how manyth case: all (1) on a GPU, otherwise one in `emulated`. */
 int cuda_every(int emulated);
 bool cuda_is_emulated(void);
+
+/* The device with its context, and a function of the library, for kernels that are no ops. */
+fb_gpu *cuda_gpu(fb_cuda_context *cx);
+void *cuda_function(const char *name);
 
 /* The emulated library of this build; "" if it was not built. */
 const char *cuda_emulated_path(void);
