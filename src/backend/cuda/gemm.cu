@@ -174,6 +174,12 @@ static bool has_order(const fb_call *call, int s, const fb_cuda_context *cx) {
     return kind == GEMM_HALF || (kind == GEMM_QUANT && gemm_few_quant_fits(w->cols, w->dtype, cx->limits));
 }
 
+int64_t fb_cuda_gemm_from(const fb_call *call) {
+    for (int s = 0; s < call->attr.segments; s++)
+        if (kind_of(call, s) != GEMM_HALF) return FB_CUDA_FEW_ROWS;
+    return 1;
+}
+
 bool fb_cuda_gemm_has_order(const fb_call *call, const fb_cuda_context *cx) {
     for (int s = 0; s < call->attr.segments; s++)
         if (!has_order(call, s, cx)) return false;

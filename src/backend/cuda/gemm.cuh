@@ -256,20 +256,6 @@ template <int bytes> FB_DEVICE void gemm_copy(void *shared, const void *global, 
 #endif
 }
 
-/* 16 bytes of weights that are read once a step: the L2 evicts them first. */
-FB_DEVICE void gemm_copy_weights(void *shared, const void *global, bool real) {
-#ifdef FB_EMULATED
-    gemm_copy<16>(shared, global, real);
-#else
-    asm volatile("{\n"
-                 ".reg .b64 policy;\n"
-                 "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
-                 "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, policy;\n"
-                 "}" ::"r"((uint32_t)__cvta_generic_to_shared(shared)),
-                 "l"(global), "r"(real ? 16 : 0));
-#endif
-}
-
 /* Waits until the oldest of stages - 1 groups of copies has arrived. */
 #define GEMM_MAX_STAGES 8
 FB_DEVICE void gemm_wait(int stages) {

@@ -16,6 +16,10 @@ extern "C" {
  * act, no combination. The result is a cudaError_t. */
 int fb_cuda_gemm_group(const fb_call *group, const fb_cuda_context *cx);
 
+/* The most rows with which a group is not for fb_cuda_gemm_group: FB_CUDA_FEW_ROWS, or 1 if all its segments
+ * are for tensor cores. */
+int64_t fb_cuda_gemm_from(const fb_call *group);
+
 /* Whether it adds in the order of sums.h, with cx->invariant and for up to 64 rows always. */
 bool fb_cuda_gemm_has_order(const fb_call *group, const fb_cuda_context *cx);
 

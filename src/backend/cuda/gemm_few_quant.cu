@@ -83,8 +83,8 @@ template <bool nibbles, int I_> struct few_quant {
         for (int i = 0; i < FEW_WIDTH / warps; i++) {
             int r = (int)threadIdx.x / FB_WARP * (FEW_WIDTH / warps) + i;
             int64_t row = min(n + r, s.n - 1);
-            gemm_copy_weights(to + (octet * FEW_WIDTH + r) * row_bytes + stream * R::w + lane % OCTET * 16,
-                              s.w + (row * chunks + (real ? chunk + lane : 0)) * 16, real);
+            gemm_copy<16>(to + (octet * FEW_WIDTH + r) * row_bytes + stream * R::w + lane % OCTET * 16,
+                          s.w + (row * chunks + (real ? chunk + lane : 0)) * 16, real);
             /* Two scales of neighbouring blocks. */
             int block = chunk / per + 2 * lane;
             if (lane >= parts * OCTET / per / 2) continue;

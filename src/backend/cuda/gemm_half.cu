@@ -9,6 +9,7 @@
 
 #define DEPTH 32 /* columns of a stage */
 #define ROW   (DEPTH * 2)
+#define STEP  (16 * FB_SUMS_CHAINS)   /* columns from a product of a chain to the next */
 #define PIECE (FB_SUMS_PIECE / DEPTH) /* stages of a piece */
 
 /* A block has WM x WN warps, each with I x J products of 16 x 8. */
@@ -21,15 +22,23 @@ template <int I, int J, int WM, int WN> struct half_shape {
  * lies in different banks. */
 static FB_DEVICE int chunk_at(int row, int c) { return row * ROW + ((c ^ (row >> 1 & 3)) << 4); }
 
-/* Copies DEPTH columns of the tile's rows from `data` on. `columns` of them exist; zeros beyond. Beyond the
- * last row it copies the last one again, whose sums are not stored. Offsets in a tile fit into 32 bits. */
+/* The first column of a stage's tile: a piece is read chain by chain. `each`: tiles of a chain. The tile's
+ * second product is STEP columns further. */
+static FB_DEVICE int column_of(int tile, int each) {
+    const int piece = tile / PIECE, in_piece = tile % PIECE;
+    return piece * FB_SUMS_PIECE + in_piece / each * 16 + in_piece % each * (2 * STEP);
+}
+
+/* Copies the tile's columns from `column` on; zeros from column `end` on. Beyond the last row it copies the
+ * last one again, whose sums are not stored. */
 template <int rows, int THREADS>
-static FB_DEVICE void fetch(uint8_t *to, const uint8_t *data, int row_bytes, int last, int columns) {
+static FB_DEVICE void fetch(uint8_t *to, const uint8_t *data, int row_bytes, int last, int column, int end) {
 #pragma unroll
     for (int i = 0; i < rows * DEPTH / 8 / THREADS; i++) {
         int at = i * THREADS + (int)threadIdx.x, r = at / (DEPTH / 8), c = at % (DEPTH / 8);
-        bool real = 8 * c < columns;
-        gemm_copy<16>(to + chunk_at(r, c), data + (min(r, last) * row_bytes + (real ? c : 0) * 16), real);
+        int col = column + c / 2 * STEP + c % 2 * 8;
+        bool real = col < end;
+        gemm_copy<16>(to + chunk_at(r, c), data + (min(r, last) * row_bytes + (real ? col : 0) * 2), real);
     }
 }
 
@@ -64,20 +73,23 @@ __global__ void __launch_bounds__(FB_WARP *WM *WN, WM *WN > 4 ? 1 : 2)
     const gemm_unit &unit = *gemm_unit_of(job, (int)blockIdx.y);
     int64_t row = (int64_t)blockIdx.x * S::height, n = (int64_t)((int)blockIdx.y - unit.tile) * S::width;
     int warp = threadIdx.x / FB_WARP;
-    /* [I * J][threads]: the sums of complete groups, if there are several. */
+    /* [I * J][threads]: the sums of complete pieces, if there are several. */
     float4 *totals = (float4 *)(void *)(shared + stages * S::stage) + threadIdx.x;
     for (int p = job.first; p < job.first + job.count; p++) {
         const gemm_segment &s = job.segment[unit.segment + p];
-        int k_tiles = (int)((s.k + DEPTH - 1) / DEPTH), x_row = (int)s.x_row, w_row = (int)s.k * 2;
-        int x_last = (int)min((int64_t)S::height, job.rows - row) - 1,
-            w_last = (int)min((int64_t)S::width, s.n - n) - 1;
+        const int end = (int)s.k, x_row = (int)s.x_row, w_row = end * 2;
+        const int pieces = (end + FB_SUMS_PIECE - 1) / FB_SUMS_PIECE;
+        /* Tiles of each chain of the last piece, and in all. */
+        const int each = (end - (pieces - 1) * FB_SUMS_PIECE + 2 * STEP - 1) / (2 * STEP);
+        const int k_tiles = (pieces - 1) * PIECE + FB_SUMS_CHAINS * each;
+        const int x_last = (int)min((int64_t)S::height, job.rows - row) - 1,
+                  w_last = (int)min((int64_t)S::width, s.n - n) - 1;
         const uint8_t *x = s.x + row * s.x_row, *w = s.w + n * s.k * 2;
-        const bool several = s.k > FB_SUMS_PIECE * FB_SUMS_GROUP;
-        float sums[I][J][4], group[I][J][4];
+        float sums[I][J][4], piece[I][J][4];
 #pragma unroll
         for (int i = 0; i < I * J * 4; i++) {
             sums[i / (J * 4)][i / 4 % J][i % 4] = 0;
-            group[i / (J * 4)][i / 4 % J][i % 4] = -0.0f; /* plus x is x, also for x = -0 */
+            piece[i / (J * 4)][i / 4 % J][i % 4] = -0.0f; /* plus x is x, also for x = -0 */
         }
         __syncthreads(); /* all warps have read the part before */
         /* Tile `k_tile` of the columns is fetched while the one stages - 1 before it is multiplied. */
@@ -90,28 +102,29 @@ __global__ void __launch_bounds__(FB_WARP *WM *WN, WM *WN > 4 ? 1 : 2)
                 __syncthreads();
             }
             if (k_tile < k_tiles) {
-                int columns = (int)(s.k - (int64_t)k_tile * DEPTH);
-                fetch<S::height, S::threads>(shared + into, x, x_row, x_last, columns);
-                fetch<S::width, S::threads>(shared + into + S::height * ROW, w, w_row, w_last, columns);
-                x += 2 * DEPTH, w += 2 * DEPTH;
+                const int column =
+                    column_of(k_tile, k_tile < (pieces - 1) * PIECE ? PIECE / FB_SUMS_CHAINS : each);
+                fetch<S::height, S::threads>(shared + into, x, x_row, x_last, column, end);
+                fetch<S::width, S::threads>(shared + into + S::height * ROW, w, w_row, w_last, column, end);
                 into = into + S::stage < stages * S::stage ? into + S::stage : 0;
             }
             fb_copy_commit();
             if (done <= 0) continue;
             multiply<T, I, J, WM, WN>(shared + from, sums);
             from = from + S::stage < stages * S::stage ? from + S::stage : 0;
-            if (done % PIECE && done < k_tiles) continue;
+            const bool final = done > (pieces - 1) * PIECE; /* in the last piece */
+            if (final ? (done - (pieces - 1) * PIECE) % each : done % (PIECE / FB_SUMS_CHAINS)) continue;
 #pragma unroll
             for (int i = 0; i < I * J * 4; i++) {
-                group[i / (J * 4)][i / 4 % J][i % 4] += sums[i / (J * 4)][i / 4 % J][i % 4];
+                piece[i / (J * 4)][i / 4 % J][i % 4] += sums[i / (J * 4)][i / 4 % J][i % 4];
                 sums[i / (J * 4)][i / 4 % J][i % 4] = 0;
             }
-            if (!several || (done % (PIECE * FB_SUMS_GROUP) && done < k_tiles)) continue;
+            if (pieces == 1 || (final ? done < k_tiles : done % PIECE != 0)) continue;
 #pragma unroll
             for (int i = 0; i < I * J; i++) {
-                float *of = group[i / J][i % J];
+                float *of = piece[i / J][i % J];
                 float4 *at = totals + i * S::threads, sum = make_float4(of[0], of[1], of[2], of[3]);
-                if (done > PIECE * FB_SUMS_GROUP) {
+                if (done > PIECE) {
                     float4 before = *at;
                     sum = make_float4(before.x + sum.x, before.y + sum.y, before.z + sum.z, before.w + sum.w);
                 }
@@ -124,7 +137,7 @@ __global__ void __launch_bounds__(FB_WARP *WM *WN, WM *WN > 4 ? 1 : 2)
 #pragma unroll
         for (int i = 0; i < I; i++)
             gemm_finish_rows<J>(job, unit, p, row + warp / WN * (16 * I) + 16 * i, n + warp % WN * (8 * J),
-                                group[i], (float *)shared + warp * GEMM_SMEM_FLOATS(J));
+                                piece[i], (float *)shared + warp * GEMM_SMEM_FLOATS(J));
     }
 }
 
@@ -139,7 +152,7 @@ static int launch(const gemm_job *job, const fb_cuda_context *cx) {
     bool several = false;
     for (int u = 0; u < job->units; u++)
         for (int p = job->first; p < job->first + job->count; p++)
-            several = several || job->segment[job->unit[u].segment + p].k > FB_SUMS_PIECE * FB_SUMS_GROUP;
+            several = several || job->segment[job->unit[u].segment + p].k > FB_SUMS_PIECE;
     int totals = several ? S::totals : 0;
     int stages = gemm_stages(cx->limits, S::stage, totals, WM * WN > 4 ? 1 : 2);
     return FB_LAUNCH(cx, grid, dim3(S::threads), (size_t)stages * S::stage + totals,

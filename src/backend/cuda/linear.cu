@@ -1,5 +1,5 @@
-/* linear, linear_group and head_argmax: x [rows, K] times weight [N, K] transposed. Up to 8 rows: matvec.cuh;
- * more: gemm.h.
+/* linear, linear_group and head_argmax: x [rows, K] times weight [N, K] transposed. One row, and up to 8 of
+ * types that tensor cores do not multiply: matvec.cuh; more: gemm.h.
  *
  * A fused op rounds to the activation dtype wherever the plain ops would have stored, and quantises as the
  * plain quantize op does. */
@@ -25,7 +25,6 @@ static void shape_of(mv_segment *seg, fb_dtype weight, fb_dtype x, fb_dot dot) {
     seg->lane_chunks = sums.lane_chunks;
     seg->pieces = sums.pieces;
     seg->piece_sums = sums.piece_sums;
-    seg->group = sums.group;
     seg->sums = seg->pieces * seg->piece_sums;
     seg->sums_row = seg->sums == 1 ? 1 : seg->sums | 1; /* odd: partial sums of 32 outputs in 32 banks */
     seg->skip_units = MV_WARPS / seg->pieces;
@@ -229,7 +228,7 @@ static int run_slices(const fb_call *call, const fb_cuda_context *cx) {
 }
 
 static int run_group(const fb_call *call, const fb_cuda_context *cx) {
-    if (call->rows > FB_CUDA_FEW_ROWS)
+    if (call->rows > fb_cuda_gemm_from(call))
         return cx->invariant && !fb_cuda_gemm_has_order(call, cx) ? run_slices(call, cx)
                                                                   : fb_cuda_gemm_group(call, cx);
     if (!alike(call)) return launch_mixed(call, cx);
@@ -262,6 +261,6 @@ int64_t fb_cuda_linear_scratch(const fb_call *call, int64_t rows) {
     fb_call group = call->attr.segments ? *call : as_group(call);
     int64_t own = (int64_t)MV_MAX_BLOCKS * MV_MAX_ROWS * (int64_t)sizeof(float2), sums = mixed_bytes(&group);
     own = FB_CUDA_COUNTERS + (sums > own ? sums : own);
-    int64_t gemm = rows > FB_CUDA_FEW_ROWS ? fb_cuda_gemm_scratch(&group, rows) : 0;
+    int64_t gemm = rows > fb_cuda_gemm_from(&group) ? fb_cuda_gemm_scratch(&group, rows) : 0;
     return gemm > own ? gemm : own;
 }

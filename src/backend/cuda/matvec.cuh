@@ -7,8 +7,8 @@
  * smaller blocks, so that the next kernel's block fits beside this one's, made a step slower: 3.1 ms instead
  * of 2.0. Probably two blocks of one launch share a multiprocessor while attention occupies others.)
  *
- * The order of a sum is that of sums.h. Which warp takes which piece makes no difference. One row of 16-bit
- * floats costs as much as eight: the tensor cores have time for that. */
+ * The order of a sum is that of sums.h. Which warp takes which piece makes no difference. 16-bit floats are
+ * multiplied by tensor cores, one row of x at a time: an instruction replaces sixteen. */
 #ifndef FB_BACKEND_CUDA_MATVEC_CUH
 #define FB_BACKEND_CUDA_MATVEC_CUH
 
@@ -21,10 +21,8 @@
 #endif
 
 /* Rows of weights (R) that a warp multiplies at once: they share the reads of x and the work for a piece. */
-template <class W, class X, int M> struct mv_rows {
-    static const int value = mv_tensor<X>::value                    ? MV_TENSOR_ROWS
-                             : M > 1 || mv_elements<W>::value == 32 ? 2
-                                                                    : 1;
+template <class W, int M> struct mv_rows {
+    static const int value = M > 1 || mv_elements<W>::value == 32 ? 2 : 1;
 };
 
 /* Adds to acc: `count` chunks of R rows of weights, first + at, first + at + 32, …, times M rows of x. The
@@ -65,51 +63,64 @@ template <class T> FB_DEVICE uint32_t mv_pair(const mv_segment &seg, int row, in
     return (col < seg.cols ? from[0].bits : 0u) | (col + 1 < seg.cols ? (uint32_t)from[1].bits << 16 : 0u);
 }
 
-/* mv_multiply for 16-bit weights and x of the same type, by tensor cores: rows of x times MV_TENSOR_ROWS rows
- * of weights, 16 columns at a time, one after the other. Weights of rows that do not exist are whatever the
- * stage holds: they have columns of their own in the result. */
-template <class T, int M, bool PIPELINED>
+/* A piece of x as the tensor cores' first operand: row c of 8 has the columns of chain c (sums.h). It is kept
+ * from one row of weights to the next. Types that tensor cores do not multiply have none. */
+template <class X> struct mv_fragments {
+    int at; /* its first chunk's offset in shared memory; -1: it holds none */
+    uint32_t x[mv_tensor<X>::value ? FB_SUMS_PIECE / 32 / FB_SUMS_CHAINS : 1][4];
+};
+
+/* Lane l loads chunk mv_fragment_chunk(l / 8, l % 8) of 32 columns of each chain; after that, lane (g, t) has
+ * columns 2 t and 2 t + 1 of chunk mv_fragment_chunk(i, g) in register i. Registers 0 and 1 are one product,
+ * 2 and 3 the next one of the chain. */
+FB_DEVICE int mv_fragment_chunk(int i, int chain) { return (i / 2 * FB_SUMS_CHAINS + chain) * 2 + i % 2; }
+
+/* mv_multiply for one row of x and one of weights, both of the 16-bit type T, by tensor cores. Their chains
+ * are the eight rows of the first operand and the eight columns of the second: the sums are on the diagonal.
+ */
+template <class T, bool PIPELINED>
 FB_DEVICE void mv_multiply_tensor(const mv_plan &plan, const mv_pipeline &pipeline, const int4 what,
-                                  const uint8_t *shared, float *partial) {
-    const int lane = (int)threadIdx.x % FB_WARP, count = what.w;
+                                  const uint8_t *shared, float *partial, mv_fragments<T> &fragments) {
+    const int steps = FB_SUMS_PIECE / 32 / FB_SUMS_CHAINS, chunks = 4 * FB_SUMS_CHAINS; /* chunks of a step */
+    const int lane = (int)threadIdx.x % FB_WARP, g = lane / 4, t = lane % 4, count = what.w;
     const mv_header *header = pipeline.headers + pipeline.stage;
-    const int4 where = *(const int4 *)&header->partial;
-    /* Lane l loads chunk l / 8 of row l % 8. One row of x counts as eight equal ones. */
-    const int row = lane % 8, chunk = lane / 8, g = lane / 4, t = lane % 4;
-    const uint8_t *x = shared + what.x + what.z * 16 + (M == 1 ? 0 : min(row, plan.ms - 1) * where.w);
-    const uint8_t *w = pipeline.stage_memory + pipeline.stage * plan.stage_bytes + row * plan.stage_row;
+    const int mine = mv_fragment_chunk(lane / 8, lane % 8);
+    const uint8_t *x = shared + what.x + what.z * 16;
+    const uint8_t *w = pipeline.stage_memory + pipeline.stage * plan.stage_bytes;
+    const bool whole = count == steps * chunks;
+    if (fragments.at != what.x + what.z * 16) {
+        fragments.at = what.x + what.z * 16;
+#pragma unroll
+        for (int s = 0; s < steps; s++) {
+            const int at = s * chunks + mine;
+            fb_ldmatrix(fragments.x[s], x + (whole ? at : min(at, count - 1)) * 16);
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (!whole && s * chunks + mv_fragment_chunk(i, g) >= count) fragments.x[s][i] = 0;
+        }
+    }
     float sum[4] = {0, 0, 0, 0};
-    /* Chunks k to k + 3. Those beyond the piece, in its last step, count as zeros. */
-    auto multiply = [&](int k, bool whole) {
-        const int at = whole ? k + chunk : min(k + chunk, count - 1);
-        uint32_t a[4], b[4];
-        fb_ldmatrix(a, x + at * 16);
+#pragma unroll
+    for (int s = 0; s < steps; s++) {
+        const int at = s * chunks + mine;
+        uint32_t b[4];
+        if (!whole && s * chunks >= count) break;
         if (PIPELINED)
-            fb_ldmatrix(b, w + at * 16);
+            fb_ldmatrix(b, w + (whole ? at : min(at, count - 1)) * 16);
         else
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                b[i] = mv_pair<T>(plan.seg[header->s], header->row + min(g, where.z - 1),
-                                  (what.z + min(k + i, count - 1)) * 8 + 2 * t);
+                b[i] = mv_pair<T>(plan.seg[header->s], header->row,
+                                  (what.z + s * chunks + mv_fragment_chunk(i, g)) * 8 + 2 * t);
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            if (!whole && k + i >= count) a[i] = b[i] = 0;
-        const uint32_t first[4] = {a[0], 0, a[1], 0}, second[4] = {a[2], 0, a[3], 0};
+            if (!whole && s * chunks + mv_fragment_chunk(i, g) >= count) b[i] = 0;
+        const uint32_t first[4] = {fragments.x[s][0], 0, fragments.x[s][1], 0};
+        const uint32_t second[4] = {fragments.x[s][2], 0, fragments.x[s][3], 0};
         fb_mma((const T *)0, sum, first, b);
         fb_mma((const T *)0, sum, second, b + 2);
-    };
-    if (PIPELINED && count == FB_WARP) {
-#pragma unroll
-        for (int k = 0; k < FB_WARP; k += 4) multiply(k, true);
-    } else {
-#pragma unroll 1
-        for (int k = 0; k < count; k += 4) multiply(k, k + 4 <= count);
     }
-    if (g < (M == 1 ? 1 : plan.ms))
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-            if (2 * t + i < where.z)
-                partial[where.x + (M == 1 ? 0 : g * plan.partials) + (2 * t + i) * where.y] = sum[i];
+    if (g / 2 == t) partial[header->partial + g] = sum[g % 2];
 }
 
 /* Multiplies the piece in the pipeline's next stage, R rows of weights, with M rows of x. `what`: the first
@@ -117,9 +128,10 @@ FB_DEVICE void mv_multiply_tensor(const mv_plan &plan, const mv_pipeline &pipeli
  * of 5 and 8 chunks a lane, which float16 of the usual widths has. */
 template <class W, class X, int M, int R, bool PIPELINED>
 FB_DEVICE void mv_multiply(const mv_plan &plan, const mv_pipeline &pipeline, const int4 what,
-                           const uint8_t *shared, float *partial) {
+                           const uint8_t *shared, float *partial, mv_fragments<X> &fragments) {
     if constexpr (mv_tensor<X>::value)
-        return mv_multiply_tensor<X, M, PIPELINED>(plan, pipeline, what, shared, partial);
+        return mv_multiply_tensor<X, PIPELINED>(plan, pipeline, what, shared, partial, fragments);
+    (void)fragments;
     const int lane = (int)threadIdx.x % FB_WARP, count = what.w;
     const mv_header *header = pipeline.headers + pipeline.stage;
     const int4 where = *(const int4 *)&header->partial;
@@ -151,7 +163,7 @@ FB_DEVICE void mv_multiply(const mv_plan &plan, const mv_pipeline &pipeline, con
 
 template <class W, class X, int M, bool PIPELINED>
 __global__ void __launch_bounds__(MV_THREADS, 1) mv_kernel(const __grid_constant__ mv_plan plan) {
-    const int R = mv_rows<W, X, M>::value;
+    const int R = mv_rows<W, M>::value;
     FB_SHARED(uint8_t, shared);
     __shared__ fb_row_stats stats[MV_MAX_ROWS];
     __shared__ int last;
@@ -179,12 +191,14 @@ __global__ void __launch_bounds__(MV_THREADS, 1) mv_kernel(const __grid_constant
     mv_stage_all<PIPELINED, W, X, M>(plan, shared, partial, stats, norms);
     mv_sync();
 
+    mv_fragments<X> fragments;
+    fragments.at = -1;
 #pragma unroll 1
     for (;;) {
         const int4 what = *(const int4 *)&pipeline.headers[pipeline.stage].x_at;
         if (what.w == 0) break;
         if (PIPELINED) mv_wait_stage(plan, pipeline);
-        mv_multiply<W, X, M, R, PIPELINED>(plan, pipeline, what, shared, partial);
+        mv_multiply<W, X, M, R, PIPELINED>(plan, pipeline, what, shared, partial, fragments);
         mv_refill_stage<W, R, PIPELINED>(plan, pipeline, cursor);
     }
     mv_sync();
@@ -240,14 +254,13 @@ static int64_t mv_place_raw(mv_plan *plan, int64_t at) {
 }
 
 /* Sizes a stage: R rows of the longest piece of any segment, and their scales. */
-template <class W, class X> static void mv_plan_stage(mv_plan *plan, int at_once) {
+template <class W> static void mv_plan_stage(mv_plan *plan, int at_once) {
     plan->stage_row = 0;
     for (int s = 0; s < plan->segments; s++) {
         const mv_segment *seg = &plan->seg[s];
         int bytes = seg->pieces == 1 ? seg->chunks * 16 : seg->lane_chunks * FB_WARP * 16;
         if (bytes > plan->stage_row) plan->stage_row = bytes;
     }
-    if (mv_tensor<X>::value) plan->stage_row |= 16; /* as x_bytes */
     plan->scale_at = at_once * plan->stage_row;
     plan->scale_row = mv_quantised<W>::value ? plan->stage_row / (mv_elements<W>::value == 32 ? 8 : 16) : 0;
     plan->stage_bytes = (int32_t)mv_round_up(at_once * (plan->stage_row + plan->scale_row), 128);
@@ -264,7 +277,7 @@ static int mv_max_stages(const mv_plan *plan, int64_t grid) {
 
 template <class W, class X, int M, bool PIPELINED>
 static int mv_launch_rows(mv_plan *plan, const fb_cuda_context *cx) {
-    const int R = mv_rows<W, X, M>::value;
+    const int R = mv_rows<W, M>::value;
     const int64_t available = cx->limits->shared_limit - 256 /* static shared memory of mv_kernel */;
     int64_t units = 0, staged = mv_place_inputs<W, X>(plan, M, PIPELINED), end, partial;
     for (int s = 0; s < plan->segments; s++) {
@@ -275,7 +288,7 @@ static int mv_launch_rows(mv_plan *plan, const fb_cuda_context *cx) {
     /* One block a multiprocessor; more if their partial sums would leave no shared memory for a stage. */
     int64_t fixed = staged + mv_round_up(MV_HEADER_BYTES, 128);
     if (PIPELINED) {
-        mv_plan_stage<W, X>(plan, R);
+        mv_plan_stage<W>(plan, R);
         fixed += MV_WARPS * (int64_t)plan->stage_bytes;
     }
     int64_t grid = cx->limits->sms < units ? cx->limits->sms : units;
@@ -322,10 +335,10 @@ static bool mv_inputs_whole(const mv_plan *plan) {
 /* Appends to the work list instead of launching. One row; all ops of the list share the pipelines. */
 template <class W, class X> static int mv_append(const mv_plan *plan, const fb_cuda_context *cx) {
     if constexpr (sizeof(X) == 2 || mv_integers<X>::value) {
-        const int R = mv_rows<W, X, 1>::value;
+        const int R = mv_rows<W, 1>::value;
         mv_plan own = *plan;
         int64_t staged = mv_place_raw(&own, mv_place_inputs<W, X>(&own, 1, true));
-        mv_plan_stage<W, X>(&own, R);
+        mv_plan_stage<W>(&own, R);
         mv_plan_blocks(&own, R, cx->limits->sms);
         int64_t partial = own.partials > FB_NORM_SMEM ? own.partials : FB_NORM_SMEM;
         own.partial_at = (int)staged;
@@ -339,7 +352,7 @@ template <class W, class X> static int mv_append(const mv_plan *plan, const fb_c
  * weights are read more than once. */
 template <class W, class X> static int mv_launch(const mv_plan *plan, const fb_cuda_context *cx) {
     bool whole = plan->aligned && mv_inputs_whole(plan);
-    int most = whole ? MV_MAX_ROWS : 4;
+    int most = mv_tensor<X>::value ? 1 : whole ? MV_MAX_ROWS : 4;
     if (cx->list)
         return whole && plan->ms == 1 && !plan->sums && !plan->given && !plan->results
                    ? mv_append<W, X>(plan, cx)
@@ -350,12 +363,13 @@ template <class W, class X> static int mv_launch(const mv_plan *plan, const fb_c
         part.ms = left < most ? left : most;
         mv_plan_rows(&part, row);
         int code = MV_TOO_LARGE;
-        if (whole)
-            code = part.ms > 4   ? mv_launch_rows<W, X, 8, true>(&part, cx)
-                   : part.ms > 1 ? mv_launch_rows<W, X, 4, true>(&part, cx)
-                                 : mv_launch_rows<W, X, 1, true>(&part, cx);
-        else if (part.ms > 1)
-            code = mv_launch_rows<W, X, 4, false>(&part, cx);
+        if (part.ms == 1) {
+            if (whole) code = mv_launch_rows<W, X, 1, true>(&part, cx);
+        } else if constexpr (!mv_tensor<X>::value) {
+            code = !whole        ? mv_launch_rows<W, X, 4, false>(&part, cx)
+                   : part.ms > 4 ? mv_launch_rows<W, X, 8, true>(&part, cx)
+                                 : mv_launch_rows<W, X, 4, true>(&part, cx);
+        }
         /* Without pipelines: no stage fits beside x, or chunks of weights are not aligned. */
         if (code == MV_TOO_LARGE && part.ms == 1) code = mv_launch_rows<W, X, 1, false>(&part, cx);
         if (code == MV_TOO_LARGE && part.ms > 1) {

@@ -14,8 +14,6 @@
 #define MV_SPARE        (4 << 10) /* bytes of shared memory for what is not counted exactly, such as alignment */
 #define MV_TOO_LARGE    (-1)      /* x does not fit into shared memory */
 
-#define MV_TENSOR_ROWS 8 /* rows of weights that tensor cores multiply at once */
-
 /* One weight matrix, its input and its output. A row of weights is cut into `chunks` of 16 bytes and these
  * into `pieces` of up to 32 * lane_chunks chunks; a warp multiplies a piece of R rows (a unit) at a time. */
 typedef struct mv_segment {
@@ -25,7 +23,6 @@ typedef struct mv_segment {
     int32_t chunks, lane_chunks, pieces; /* of a row: sums.h */
     int32_t sums, piece_sums;            /* partial sums of an output, and of a piece of it */
     int32_t sums_row; /* from an output's partial sums to the next one's, where segments are not combined */
-    int32_t group;    /* partial sums that are added first; then these sums are added */
     int32_t units, extra;            /* units of a block; the first `extra` blocks have one more */
     int32_t skip_units, skip_pieces; /* MV_WARPS pieces as whole units, and pieces of another one */
     /* The input is staged once for all segments that read the same. */

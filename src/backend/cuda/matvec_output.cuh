@@ -26,24 +26,23 @@ FB_DEVICE void mv_put(fb_dtype type, void *p, int64_t i, float x) {
         ((fb_bfloat *)p)[i] = fb_narrow<fb_bfloat>(x);
 }
 
-/* Adds `sums` partial sums, groups of GROUP first. */
-template <int GROUP> FB_DEVICE float mv_add_groups(const float *partial, int sums) {
+/* Adds `sums` partial sums: those of a piece, EACH, first. */
+template <int EACH> FB_DEVICE float mv_add_pieces(const float *partial, int sums) {
     float total = -0.0f; /* plus x is x, also for x = -0 */
 #pragma unroll 1
-    for (int first = 0; first < sums; first += GROUP) {
+    for (int first = 0; first < sums; first += EACH) {
         float sum = partial[first];
 #pragma unroll
-        for (int i = 1; i < GROUP; i++)
-            if (first + i < sums) sum += partial[first + i];
+        for (int i = 1; i < EACH; i++) sum += partial[first + i];
         total += sum;
     }
     return total;
 }
 /* The sum of a segment's output (sums.h). */
 FB_DEVICE float mv_total(const float *partial, const mv_segment &seg) {
-    return seg.group == FB_SUMS_GROUP    ? mv_add_groups<FB_SUMS_GROUP>(partial, seg.sums)
-           : seg.group == FB_SUMS_OCTETS ? mv_add_groups<FB_SUMS_OCTETS>(partial, seg.sums)
-                                         : mv_add_groups<1>(partial, seg.sums);
+    return seg.piece_sums == FB_SUMS_CHAINS   ? mv_add_pieces<FB_SUMS_CHAINS>(partial, seg.sums)
+           : seg.piece_sums == FB_SUMS_OCTETS ? mv_add_pieces<FB_SUMS_OCTETS>(partial, seg.sums)
+                                              : mv_add_pieces<1>(partial, seg.sums);
 }
 
 /* ---- all outputs ---- */

@@ -128,7 +128,7 @@ FB_DEVICE void pk_finish(const mv_plan &plan, const pk_tagged_io &io, const pk_t
 template <class W, class X, class T>
 FB_DEVICE void pk_matvec(const pk_op &op, const mv_plan *later, const pk_tagged_words &tagged,
                          const pk_params &params, uint8_t *shared, pk_pipeline &pipeline) {
-    const int R = mv_rows<W, X, 1>::value;
+    const int R = mv_rows<W, 1>::value;
     const mv_plan &plan = op.matvec;
     const pk_tagged_io &io = op.io;
     /* First all that does not need x. (Polling for x first is no faster: it is too early.) */
@@ -151,11 +151,13 @@ FB_DEVICE void pk_matvec(const pk_op &op, const mv_plan *later, const pk_tagged_
     here.stage_bytes = params.stage_bytes;
     here.scale_at = plan.scale_at;
     here.scale_row = plan.scale_row;
+    mv_fragments<X> fragments;
+    fragments.at = -1;
 #pragma unroll 1
     for (; pieces > 0; pieces--) {
         mv_barrier_wait(pipeline.of.full + pipeline.of.stage, pipeline.of.phase);
         const int4 what = *(const int4 *)&pipeline.of.headers[pipeline.of.stage].x_at;
-        mv_multiply<W, X, 1, R, true>(here, pipeline.of, what, shared, partial);
+        mv_multiply<W, X, 1, R, true>(here, pipeline.of, what, shared, partial, fragments);
         /* Each lane arrives for itself. One arrival for all after a __syncwarp is no faster, and
          * compute-sanitizer's racecheck does not understand it. */
         mv_barrier_arrive(pipeline.empty + pipeline.of.stage);
@@ -193,7 +195,7 @@ FB_DEVICE void pk_attention_op(const pk_attention &op, const pk_tagged_io &io, c
 template <class W, class X, class T>
 __global__ void __launch_bounds__(PK_THREADS, 1) pk_kernel(const __grid_constant__ pk_params params) {
 #if defined FB_EMULATED || (defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900)
-    const int R = mv_rows<W, X, 1>::value;
+    const int R = mv_rows<W, 1>::value;
     FB_SHARED(uint8_t, shared);
     pk_op_stages list = {(const pk_op *)(shared + params.ops_at), 0, params.count};
     const pk_op_barriers barriers = pk_op_barriers_of(params, shared);

@@ -3,26 +3,28 @@
  * or what is done with the result. So a row has the same bits alone and in every batch.
  *
  * A row is cut into chunks of 16 bytes of weights, and these into pieces:
- *  - 16-bit weights and x of the same type: a piece of 256 columns is a chain of tensor-core products, 16
- *    columns each. Eight pieces are a group.
+ *  - 16-bit weights and x of the same type: tensor cores multiply 16 columns at a time. A piece of 2048
+ * columns has 128 such products, in eight chains: chain c adds products c, c + 8, c + 16, …. So one row of
+ * weights can be copied as it lies in memory and multiplied with one row of x: its chains are the eight
+ * columns of the tensor cores' second operand.
  *  - Integers: a piece has lane_chunks chunks for each of 32 lanes: lane l adds chunks l, l + 32, … one after
- *    the other. Eight neighbouring lanes are added as a tree. The four sums of a piece are a group.
- *  - All others: likewise, but all 32 lanes are added as a tree, and each piece is a group.
- * The sums of a group are added in their order, then the groups. */
+ *    the other. Eight neighbouring lanes are added as a tree.
+ *  - All others: likewise, but all 32 lanes are added as a tree.
+ * The sums of a piece (eight chains, four octets of lanes, or one) are added in their order, then the pieces.
+ */
 #ifndef FB_BACKEND_CUDA_SUMS_H
 #define FB_BACKEND_CUDA_SUMS_H
 
 #include "backend/cuda/device.cuh"
 #include "program/ops.h"
 
-#define FB_SUMS_PIECE  256 /* columns, of 16-bit floats */
-#define FB_SUMS_GROUP  8   /* pieces, of 16-bit floats */
-#define FB_SUMS_OCTETS 4   /* sums of a piece of integers */
+#define FB_SUMS_PIECE  2048 /* columns, of 16-bit floats */
+#define FB_SUMS_CHAINS 8    /* sums of a piece of 16-bit floats */
+#define FB_SUMS_OCTETS 4    /* sums of a piece of integers */
 
 typedef struct fb_sums {
     int chunks, lane_chunks, pieces;
     int piece_sums; /* partial sums of a piece */
-    int group;      /* partial sums of a group */
 } fb_sums;
 
 /* Elements of 16 bytes of weights. */
@@ -36,7 +38,7 @@ FB_HOST_DEV int fb_sums_chunk(fb_dtype weight) {
 FB_HOST_DEV fb_sums fb_sums_of_lanes(int chunks, int most) {
     int row_chunks = (chunks + FB_WARP - 1) / FB_WARP; /* of a lane, in a whole row */
     int least = (row_chunks + most - 1) / most, pieces = 1;
-    fb_sums sums = {chunks, 0, 0, 1, 1};
+    fb_sums sums = {chunks, 0, 0, 1};
     while (pieces < least) pieces *= 2;
     sums.lane_chunks = (row_chunks + pieces - 1) / pieces;
     if ((pieces - 1) * sums.lane_chunks >= row_chunks) /* the last piece would be empty */
@@ -48,7 +50,7 @@ FB_HOST_DEV fb_sums fb_sums_of_lanes(int chunks, int most) {
 /* Chunks of a lane in a piece of integers, at most: gemm_few_quant.cu holds a piece of x in shared memory. */
 FB_HOST_DEV fb_sums fb_sums_of_integers(int64_t cols, fb_dtype weight) {
     fb_sums sums = fb_sums_of_lanes((int)(cols / fb_sums_chunk(weight)), weight == FB_Q4_0 ? 3 : 4);
-    sums.piece_sums = sums.group = FB_SUMS_OCTETS;
+    sums.piece_sums = FB_SUMS_OCTETS;
     return sums;
 }
 
@@ -57,7 +59,7 @@ static inline fb_sums fb_sums_of(int64_t cols, fb_dtype weight, fb_dtype x, fb_d
     if (dot != FB_DOT_FLOAT) return fb_sums_of_integers(cols, weight);
     if ((weight == FB_F16 || weight == FB_BF16) && x == weight) {
         int piece = FB_SUMS_PIECE / chunk;
-        fb_sums sums = {chunks, 1, (chunks + piece - 1) / piece, 1, FB_SUMS_GROUP};
+        fb_sums sums = {chunks, piece / FB_WARP, (chunks + piece - 1) / piece, FB_SUMS_CHAINS};
         return sums;
     }
     return fb_sums_of_lanes(chunks, weight == FB_Q4_0 ? 3 : 8);
