@@ -332,6 +332,8 @@ static fb_call on_device(const image *im, const fb_call *call) {
     }
     c.kv.k = c.kv.v = NULL;
     if (call->kv.k) {
+        c.kv.block = call->kv.capacity;
+        c.kv.shift = FB_KV_WHOLE;
         c.kv.k_at = KEYS_AT;
         c.kv.v_at = KEYS_AT + ((uint8_t *)there(im, call->kv.v) - (uint8_t *)there(im, call->kv.k));
     }
