@@ -331,17 +331,25 @@ template <class K> static int launch_mma(const fb_attention *a, const fb_cuda_co
 #define KEYS 32
 
 /* Converts rows [0, n) of the tile [KEYS, D] from slot `slot` on to float32 in shared memory; zeros in the
- * rest. sequence: its first entry in the table. at: a.k_at or a.v_at. */
+ * rest. sequence: its first entry in the table. at: a.k_at or a.v_at. Tiles and blocks begin at multiples of
+ * FB_KV_GROUP, so that so many slots are in one block. */
 template <int D>
 FB_DEVICE void widen(float *to, const fb_attention &a, uint8_t *const *sequence, int64_t at, int kv_head,
                      int slot, int n) {
     const int mask = (int)((1u << a.shift) - 1);
-    for (int i = threadIdx.x; i < KEYS * D; i += SIDE * SIDE) {
-        int row = i / D, col = i % D, from = slot + row;
-        bool any = row < n && col < a.width;
-        to[row * (D + 4) + col] = any ? fb_load_as(a.kv_type, sequence[(from >> a.shift) * a.sequences] + at,
-                                                   (kv_head * a.block + (from & mask)) * a.width + col)
-                                      : 0;
+#pragma unroll 1
+    for (int first = 0; first < KEYS; first += FB_KV_GROUP) {
+        int from = slot + min(first, n - 1) / FB_KV_GROUP * FB_KV_GROUP; /* or there may be no block */
+        const uint8_t *block = sequence[(from >> a.shift) * a.sequences] + at;
+        int64_t in_block = (kv_head * a.block + (from & mask)) * a.width;
+#pragma unroll 4
+        for (int i = threadIdx.x; i < FB_KV_GROUP * D; i += SIDE * SIDE) {
+            int row = i / D, col = i % D;
+            to[(first + row) * (D + 4) + col] =
+                first + row < n && col < a.width
+                    ? fb_load_as(a.kv_type, block, in_block + (int64_t)row * a.width + col)
+                    : 0;
+        }
     }
 }
 

@@ -12,6 +12,7 @@
 #define PK_ATTENTION_THREADS 256                        /* that have keys; as many others have values */
 #define PK_TILE_KEYS         (PK_ATTENTION_THREADS / 2) /* a key has two threads */
 #define PK_MAX_WIDTH         128                        /* columns of a head */
+#define PK_LOOKUPS           4
 #define PK_TILE_CHUNKS       8 /* 16-byte chunks of a tile that a thread has, at that width */
 
 /* Shared memory of the op, where a matvec has its staged inputs. */
@@ -48,13 +49,15 @@ FB_DEVICE pk_split pk_split_of(const pk_attention &op, int number, int past, int
  * shared memory. */
 struct pk_attention_work {
     uint8_t *whole; /* the sequence's cache, if it is one block, else NULL */
-    int sequence;
+    int sequence, past_in_block;
     int past, length;   /* tokens before this one; positions of a split */
     int active, splits; /* splits of a head, and of all heads */
     pk_split split;     /* the block's first */
     int chunks, chains; /* chunks of a key or value; chains of sums of a value's chunk */
     int inverse;        /* thread / chunks == thread * inverse >> 16 */
 };
+/* Which slot of its block a slot is. */
+FB_DEVICE int pk_slot_in_block(const fb_attention &a, int slot) { return slot & (int)((1u << a.shift) - 1); }
 /* Thread `thread` of the values has chunk thread % chunks of values chain, chain + chains, … */
 FB_DEVICE int pk_chain_of(const pk_attention_work &work, int thread) { return thread * work.inverse >> 16; }
 FB_DEVICE pk_attention_work pk_attention_work_of(const pk_attention &op) {
@@ -63,6 +66,7 @@ FB_DEVICE pk_attention_work pk_attention_work_of(const pk_attention &op) {
     int chunks = op.a.width / 8;
     return {op.a.shift == WHOLE_SHIFT ? op.a.tables[row->sequence] : NULL,
             row->sequence,
+            pk_slot_in_block(op.a, past),
             past,
             length,
             active,
@@ -77,8 +81,6 @@ FB_DEVICE pk_attention_work pk_attention_work_of(const pk_attention &op) {
 FB_DEVICE uint8_t *pk_block_of(const fb_attention &a, const pk_attention_work &work, int slot) {
     return work.whole ? work.whole : a.tables[(slot >> a.shift) * a.sequences + work.sequence];
 }
-/* Which of the block's slots it is. */
-FB_DEVICE int pk_slot_in_block(const fb_attention &a, int slot) { return slot & (int)((1u << a.shift) - 1); }
 FB_DEVICE const uint4 *pk_row_in_block(const fb_attention &a, const pk_attention_work &work, int64_t head,
                                        int slot) {
     return (const uint4 *)(const void *)(pk_block_of(a, work, slot) + head) +
@@ -90,7 +92,7 @@ FB_DEVICE const uint4 *pk_row_in_block(const fb_attention &a, const pk_attention
  * they are less than `most`. */
 FB_DEVICE void pk_load_blocks(const fb_attention &a, const pk_attention_work &work, int64_t head, int slot,
                               int at, int by, int most, pk_tile &tile) {
-    const uint4 none = make_uint4(0, 0, 0, 0), *from[PK_TILE_CHUNKS];
+    const uint4 none = make_uint4(0, 0, 0, 0);
     int thread = (int)threadIdx.x - PK_ATTENTION_THREADS;
     if (thread < 0) {
         const uint4 *key = most ? pk_row_in_block(a, work, head, slot) : NULL;
@@ -99,13 +101,19 @@ FB_DEVICE void pk_load_blocks(const fb_attention &a, const pk_attention_work &wo
             tile.x[i] = at + i * by < most ? __ldcg(key + at + i * by) : none;
         return;
     }
-    int chunk = thread - pk_chain_of(work, thread) * work.chunks;
-    /* All blocks are looked up before the first value is loaded. */
+    head += (thread - pk_chain_of(work, thread) * work.chunks) * (int)sizeof(uint4);
+    /* Several blocks are looked up before the first value is loaded. */
 #pragma unroll
-    for (int i = 0; i < PK_TILE_CHUNKS; i++)
-        from[i] = at + i * by < most ? pk_row_in_block(a, work, head, slot + at + i * by) : NULL;
+    for (int first = 0; first < PK_TILE_CHUNKS; first += PK_LOOKUPS) {
+        const uint4 *from[PK_LOOKUPS];
 #pragma unroll
-    for (int i = 0; i < PK_TILE_CHUNKS; i++) tile.x[i] = from[i] ? __ldcg(from[i] + chunk) : none;
+        for (int i = 0; i < PK_LOOKUPS; i++) {
+            int value = at + (first + i) * by;
+            from[i] = value < most ? pk_row_in_block(a, work, head, slot + value) : NULL;
+        }
+#pragma unroll
+        for (int i = 0; i < PK_LOOKUPS; i++) tile.x[first + i] = from[i] ? __ldcg(from[i]) : none;
+    }
 }
 
 /* Loads the thread's chunks of a head's keys or values [first, first + PK_TILE_KEYS); zeros from `end` on. */
@@ -156,7 +164,7 @@ FB_DEVICE void pk_load_new_token(const pk_attention &op, const pk_tagged_io &io,
     int i = (int)threadIdx.x % PK_MAX_WIDTH, which = (int)threadIdx.x / PK_MAX_WIDTH;
     if (i >= a.width) return;
     bool newest = split.end == past + 1, appends = newest && split.item == 0;
-    int64_t at = (split.kv_head * a.block + pk_slot_in_block(a, past)) * a.width + i;
+    int64_t at = (split.kv_head * a.block + work.past_in_block) * a.width + i;
     if (which == 0) {
         const uint32_t *q = tagged.words + io.in[0] + (split.kv_head * a.group + split.item) * op.q_head;
         smem.q[i] = fb_widen(pk_rotated<T>(op, q, i, tagged.tag)) * (a.scale * LOG2_E);

@@ -367,11 +367,11 @@ static void prompts(void **state) {
     (void)state;
     for (int i = 0; i < SHAPES; i++)
         for (int pair = 0; pair < PAIRS; pair++, give_back())
-            if ((pair + i) % cuda_every(3) == 0 && shapes[i].heads < 8)
+            if ((pair + i) % cuda_every(PAIRS) == 0 && shapes[i].heads < 8)
                 check_prompt(pairs[pair][0], pairs[pair][1], &shapes[i], 30 * i, 113);
     for (int i = 0; i < 3; i++)
         for (int pair = 0; pair < PAIRS; pair++, give_back())
-            if ((pair + i) % cuda_every(3) == 0)
+            if ((pair + i) % cuda_every(PAIRS) == 0)
                 check_prompt(pairs[pair][0], pairs[pair][1], &rings[i], i == 0 ? 130 : 5000,
                              i == 2 ? 30 : 100);
 }
