@@ -325,41 +325,39 @@ static void generated_in_rings(void **state) {
         }
 }
 
-/* A prompt's tokens in chunks of all lengths and among others, against all of them in one step. */
-static void check_prompt(fb_dtype t, fb_dtype kv, const shape *s, int64_t first, int64_t rows) {
-    static const int64_t lengths[] = {1, 7, 33, 2, 1, 64, 5};
+/* The chunk of a prompt between generated tokens and another prompt. */
+static void among_others(fb_dtype t, fb_dtype kv, const shape *s, layout l, const token *chunk, int64_t rows,
+                         const fb_view *want, int64_t from) {
+    token step[MOST] = {{2, 77, false}, {3, 5, false}};
+    int64_t count = 2 + rows;
+    memcpy(step + 2, chunk, (size_t)rows * sizeof *chunk);
+    for (int64_t i = 0; i < 9; i++) step[count++] = (token){4, 11 + i, true};
+    step[count++] = (token){5, 140, false};
+    fb_view have = attend(FLASH, t, kv, s, l, step, count);
+    for (int64_t i = 0; i < rows; i++)
+        same("a chunk among others, attn_flash", s, l, &chunk[i], &have, 2 + i, want, from + i);
+    const int64_t others[] = {0, 1, count - 1};
+    for (int k = 0; k < 3; k++) {
+        const token *other = &step[others[k]];
+        fb_view alone = attend(FLASH, t, kv, s, smallest(s, other, 1), other, 1);
+        same("generated beside a prompt, attn_flash", s, l, other, &have, others[k], &alone, 0);
+    }
+}
+
+/* A prompt's tokens in chunks of several lengths, against all of them in one step. */
+static void check_prompt(fb_dtype t, fb_dtype kv, const shape *s, int64_t first, int64_t rows, int which) {
+    static const int64_t lengths[] = {1, 7, 33, 2, 64, 5};
     static const layout layouts[] = {{16, 400}, {32, 10240}, {128, 512}, {0, 400}};
-    token tokens[MOST], step[MOST];
+    token tokens[MOST];
     for (int64_t i = 0; i < rows; i++) tokens[i] = (token){1, first + i, true};
-    layout l = smallest(s, tokens, rows);
-    fb_view want = attend(FLASH, t, kv, s, l, tokens, rows);
-    for (int64_t at = 0, n = 0; at < rows; at += lengths[n++ % 7]) {
-        int64_t here = lengths[n % 7] < rows - at ? lengths[n % 7] : rows - at, count = 0;
+    fb_view want = attend(FLASH, t, kv, s, smallest(s, tokens, rows), tokens, rows);
+    for (int64_t at = 0, n = 0, here; at < rows; at += here, n++) {
+        layout l = layouts[(n + which) % 4];
+        here = lengths[n % 6] < rows - at ? lengths[n % 6] : rows - at;
         fb_view have = attend(FLASH, t, kv, s, l, tokens + at, here);
         for (int64_t i = 0; i < here; i++)
             same("a chunk, attn_flash", s, l, &tokens[at + i], &have, i, &want, at + i);
-        /* The chunk between generated tokens and another prompt. */
-        step[count++] = (token){2, 77, false};
-        step[count++] = (token){3, 5, false};
-        memcpy(step + count, tokens + at, (size_t)here * sizeof *tokens);
-        count += here;
-        for (int64_t i = 0; i < 9; i++) step[count++] = (token){4, 11 + i, true};
-        step[count++] = (token){5, 140, false};
-        layout mixed = layouts[n % 4];
-        have = attend(FLASH, t, kv, s, mixed, step, count);
-        for (int64_t i = 0; i < here; i++)
-            same("a chunk among others, attn_flash", s, mixed, &tokens[at + i], &have, 2 + i, &want, at + i);
-        const int64_t others[] = {0, 1, count - 1};
-        for (int k = 0; k < 3; k++) {
-            const token *other = &step[others[k]];
-            fb_view alone = attend(FLASH, t, kv, s, smallest(s, other, 1), other, 1);
-            same("generated beside a prompt, attn_flash", s, mixed, other, &have, others[k], &alone, 0);
-        }
-    }
-    /* Row by row. */
-    for (int64_t at = 0; at < rows; at += 6) {
-        fb_view have = attend(FLASH, t, kv, s, layouts[at % 4], tokens + at, 1);
-        same("one token of a prompt, attn_flash", s, layouts[at % 4], &tokens[at], &have, 0, &want, at);
+        if (n == 1) among_others(t, kv, s, layouts[(which + 3) % 4], tokens + at, here, &want, at);
     }
 }
 
@@ -368,12 +366,12 @@ static void prompts(void **state) {
     for (int i = 0; i < SHAPES; i++)
         for (int pair = 0; pair < PAIRS; pair++, give_back())
             if ((pair + i) % cuda_every(PAIRS) == 0 && shapes[i].heads < 8)
-                check_prompt(pairs[pair][0], pairs[pair][1], &shapes[i], 30 * i, 113);
+                check_prompt(pairs[pair][0], pairs[pair][1], &shapes[i], 30 * i, 60, i);
     for (int i = 0; i < 3; i++)
         for (int pair = 0; pair < PAIRS; pair++, give_back())
             if ((pair + i) % cuda_every(PAIRS) == 0)
                 check_prompt(pairs[pair][0], pairs[pair][1], &rings[i], i == 0 ? 130 : 5000,
-                             i == 2 ? 30 : 100);
+                             i == 2 ? 30 : 100, i);
 }
 
 /* attn_rows and the plain ops, with prompts and generated tokens in any order. */
