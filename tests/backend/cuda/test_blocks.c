@@ -280,7 +280,7 @@ static void generated_tokens(void **state) {
     static const layout layouts[] = {{16, 400}, {32, 20000}, {128, 512}, {0, 400}};
     for (int i = 0; i < SHAPES; i++)
         for (int pair = 0; pair < PAIRS; pair++, give_back()) {
-            if ((pair + i) % cuda_every(3)) continue;
+            if ((pair + i) % cuda_every(PAIRS)) continue;
             together(FLASH, pairs[pair][0], pairs[pair][1], &shapes[i], layouts, 4, generated, GENERATED);
         }
 }
@@ -295,6 +295,15 @@ static void large_caches(void **state) {
             together(FLASH, pairs[pair][0], pairs[pair][1], &shapes[i], layouts, 3, &generated[11 + i % 3],
                      1);
         }
+}
+
+/* More rows than one launch has scratch for. */
+static void several_launches(void **state) {
+    (void)state;
+    static const shape wide = {64, 8, 256, {0}};
+    static const layout l = {128, 8192};
+    together(FLASH, FB_F16, FB_F16, &wide, &l, 1, generated, 10);
+    give_back();
 }
 
 /* Contexts whose splits are longer than one tile. */
@@ -458,7 +467,7 @@ static void into_the_cache(void **state) {
     (void)state;
     for (int i = 0; i < SHAPES + 3; i++)
         for (int pair = 0; pair < PAIRS; pair++, give_back()) {
-            if ((pair + i) % cuda_every(3)) continue;
+            if ((pair + i) % cuda_every(PAIRS)) continue;
             const shape *s = i < SHAPES ? &shapes[i] : &rings[i - SHAPES];
             check_append(FB_OP_ROPE_KV, pairs[pair][0], pairs[pair][1], s);
             check_append(FB_OP_KV_APPEND, pairs[pair][0], pairs[pair][1], s);
@@ -473,10 +482,10 @@ static int start(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(generated_tokens), cmocka_unit_test(large_caches),
-        cmocka_unit_test(long_contexts),    cmocka_unit_test(generated_in_rings),
-        cmocka_unit_test(prompts),          cmocka_unit_test(rows_and_plain),
-        cmocka_unit_test(into_the_cache),
+        cmocka_unit_test(generated_tokens),   cmocka_unit_test(large_caches),
+        cmocka_unit_test(several_launches),   cmocka_unit_test(long_contexts),
+        cmocka_unit_test(generated_in_rings), cmocka_unit_test(prompts),
+        cmocka_unit_test(rows_and_plain),     cmocka_unit_test(into_the_cache),
     };
     return cuda_run_group("blocks", tests, sizeof tests / sizeof *tests, start);
 }
