@@ -161,7 +161,9 @@ static void make_attention(const spec *c, set *s) {
                        .dtype = FB_F16,
                        .heads = c->kv_heads,
                        .capacity = c->capacity,
-                       .width = c->width};
+                       .width = c->width,
+                       .block = c->capacity,
+                       .shift = FB_KV_WHOLE};
     call->attr.scale = (float)scale_of(c);
 }
 

@@ -55,6 +55,7 @@ typedef struct fb_ring {
  * FB_KV_GROUP]: FB_KV_GROUP positions are interleaved. A vector then holds the same element of several keys,
  * and their scores need no sum across the vector. */
 #define FB_KV_GROUP 16
+#define FB_KV_WHOLE 62 /* the shift of a cache of one block: every slot is in block 0 */
 typedef struct fb_kv {
     void *k, *v;        /* the only sequence's, if `tables` is NULL */
     int64_t k_at, v_at; /* bytes from the beginning of a block of a sequence's cache */

@@ -71,7 +71,12 @@ static bool in_place(const fb_ops *ops, const attention *a, int64_t *capacity) {
 }
 
 static fb_kv cache_of(const fb_ops *ops, const attention *a, int64_t capacity, const void *k, const void *v) {
-    fb_kv kv = {.dtype = a->k->dtype, .heads = a->k->heads, .capacity = capacity, .width = a->k->width};
+    fb_kv kv = {.dtype = a->k->dtype,
+                .heads = a->k->heads,
+                .capacity = capacity,
+                .width = a->k->width,
+                .block = capacity,
+                .shift = FB_KV_WHOLE};
     if (ops->cuda) { /* see fb_cuda_ops_table.launch */
         kv.k_at = (int64_t)(uintptr_t)k;
         kv.v_at = (int64_t)(uintptr_t)v;

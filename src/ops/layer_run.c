@@ -116,7 +116,7 @@ static fb_kv kv_of(const step *s, int64_t sequence) {
     const fb_ops_layer *l = s->layer;
     const fb_program *p = &l->plan.program;
     const fb_ops_cache *c = s->cache;
-    fb_kv kv = {.dtype = l->act, .heads = p->kv_heads, .width = p->head_dim};
+    fb_kv kv = {.dtype = l->act, .heads = p->kv_heads, .width = p->head_dim, .shift = FB_KV_WHOLE};
     if (l->ops->cuda) { /* see fb_cuda_ops_table.launch */
         int64_t at = sequence * c->sequence_stride;
         kv.capacity = kv.heads > 1 ? c->head_stride / kv.width : c->capacity;
@@ -127,6 +127,7 @@ static fb_kv kv_of(const step *s, int64_t sequence) {
         kv.k = s->copy + 2 * sequence * s->half;
         kv.v = s->copy + (2 * sequence + 1) * s->half;
     }
+    kv.block = kv.capacity;
     return kv;
 }
 

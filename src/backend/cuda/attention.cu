@@ -11,6 +11,35 @@
 /* 16-byte chunks of a value that a block sums at a time. */
 #define PASS_CHUNKS (THREADS / PARTS)
 
+/* R items of a block may be of several sequences, each with keys and values of its own. */
+template <int R> struct sequences { /* by item */
+    int of[R], position[R];
+    int count[R]; /* slots up to the last that it sees; 0 where there is no item */
+};
+/* All threads call it. `s`: in shared memory. */
+template <int R> FB_DEVICE void find_sequences(const fb_attention &a, int item, int live, sequences<R> *s) {
+    int r = threadIdx.x;
+    if (r < R) {
+        int row = fb_item_row(a, item + min(r, live - 1));
+        s->of[r] = a.slots.rows[row].sequence;
+        s->position[r] = fb_row_position(a.slots, row);
+        s->count[r] = r < live ? fb_count(a.slots, s->position[r]) : 0;
+    }
+    __syncthreads();
+}
+/* Of the items from `first` on that are of its sequence: one behind the last, and the largest count. */
+template <int R> FB_DEVICE int same_sequence(const sequences<R> &s, int first, int *count) {
+    int end = R;
+    *count = 0;
+#pragma unroll
+    for (int r = R - 1; r >= 0; r--)
+        if (r > first && s.of[r] != s.of[first]) end = r;
+#pragma unroll
+    for (int r = 0; r < R; r++)
+        if (r >= first && r < end) *count = max(*count, s.count[r]);
+    return end;
+}
+
 /* ---- the three sums ---- */
 
 /* sum[r] = q[r] . key, with q[r] at q + r * stride in shared memory, padded with zeros to whole chunks. */
@@ -56,13 +85,13 @@ template <class S> FB_DEVICE void softmax_of(const S *x, S *y, int count, fb_dty
 /* acc[r] += p[r] * v, over this thread's part of slots [from, to) that are below count[r]. `from` is a
  * multiple of PARTS; p[r] lies at p + r * stride and begins with slot `from`. */
 template <class K, int R>
-FB_DEVICE void values_of(const K *v, int chunk, int part, int width, bool wide, const float *p, int stride,
-                         int from, int to, const int *count, float (*acc)[16 / sizeof(K)]) {
+FB_DEVICE void values_of(const fb_attention &a, const fb_slot_rows<K> &v, int chunk, int part, const float *p,
+                         int stride, int from, int to, const int *count, float (*acc)[16 / sizeof(K)]) {
     constexpr int E = 16 / sizeof(K);
 #pragma unroll 4
     for (int j = from + part; j < to; j += PARTS) {
         float x[E];
-        fb_load_chunk(v + (int64_t)j * width, chunk, width, wide, x);
+        fb_load_chunk(fb_slot_row(a, v, j), chunk, a.width, a.wide, x);
 #pragma unroll
         for (int r = 0; r < R; r++)
             if (R == 1 || j < count[r]) {
@@ -113,28 +142,32 @@ template <class K, int R> __global__ void __launch_bounds__(SCORE_THREADS) score
     constexpr int E = 16 / sizeof(K);
     FB_SHARED(float, q); /* [R][stride]; with sinks, as many again for them */
     int stride = (a.width + E - 1) / E * E, kv_head = blockIdx.y, item = blockIdx.z * R;
-    int live = min(R, a.rows * a.group - item), past = fb_past(a.slots);
+    int live = min(R, a.rows * a.group - item);
     int first = blockIdx.x * SCORE_THREADS, j = first + threadIdx.x;
-    const K *keys = (const K *)(fb_cache_of(a) + a.k_at);
-    int count = fb_count(a.slots, fb_item_position(a, past, item + live - 1));
-    if (first >= count) return;
+    __shared__ sequences<R> items;
+    find_sequences<R>(a, item, live, &items);
+    int most = 0;
+#pragma unroll
+    for (int r = 0; r < R; r++) most = max(most, items.count[r]);
+    if (first >= most) return;
     for (int sink = 0; sink <= (first < a.second); sink++)
         for (int r = 0; r < R; r++)
             load_query<K>(a, kv_head, item + (r < live ? r : 0), sink, stride, q + (sink * R + r) * stride);
-    __shared__ int positions[R]; /* of the items */
-    if (threadIdx.x < R) positions[threadIdx.x] = fb_item_position(a, past, item + (int)threadIdx.x);
     __syncthreads();
-    if (j >= count) return;
-    float sum[R];
-    score_of<K, R>(keys + (kv_head * a.capacity + j) * a.width, j < a.second ? q + R * stride : q, stride,
-                   a.width, a.wide, sum);
+    for (int begin = 0, end, count; begin < live; begin = end) {
+        end = same_sequence<R>(items, begin, &count);
+        if (j >= count) continue;
+        fb_slot_rows<K> keys = fb_slot_rows_of<K>(a, items.of[begin], kv_head, a.k_at);
+        float sum[R];
+        score_of<K, R>(fb_slot_row(a, keys, j), j < a.second ? q + R * stride : q, stride, a.width, a.wide,
+                       sum);
 #pragma unroll
-    for (int r = 0; r < R; r++) {
-        int position = positions[r];
-        if (r >= live || j >= fb_count(a.slots, position)) continue;
-        bool seen = fb_sees(a.slots, fb_ring_place_of(a.slots, position), j);
-        fb_store_as(a.out_type, a.out, fb_item_out(a, kv_head, item + r) + j,
-                    seen ? fb_capped(sum[r] * a.scale, a.cap) : -INFINITY);
+        for (int r = 0; r < R; r++) {
+            if (r < begin || r >= end || j >= items.count[r]) continue;
+            bool seen = fb_sees(a.slots, fb_ring_place_of(a.slots, items.position[r]), j);
+            fb_store_as(a.out_type, a.out, fb_item_out(a, kv_head, item + r) + j,
+                        seen ? fb_capped(sum[r] * a.scale, a.cap) : -INFINITY);
+        }
     }
 }
 
@@ -173,7 +206,7 @@ template <class T> __global__ void __launch_bounds__(THREADS) softmax_kernel(sof
     __shared__ float smem[33];
     int64_t head = blockIdx.x % s.heads, row = blockIdx.x / s.heads;
     softmax_of((const T *)s.x + row * s.x_row + head * s.x_head, (T *)s.y + row * s.y_row + head * s.y_head,
-               fb_count(s.slots, fb_position(s.slots, fb_past(s.slots), (int)row)), s.act, smem);
+               fb_count(s.slots, fb_row_position(s.slots, (int)row)), s.act, smem);
 }
 
 int fb_cuda_softmax(const fb_call *call, const fb_cuda_context *cx) {
@@ -207,13 +240,10 @@ template <class K, int R> __global__ void __launch_bounds__(THREADS) values_kern
     FB_SHARED(float, p);
     float *sums = p + R * SPAN;
     int kv_head = blockIdx.y, item = blockIdx.x * R, live = min(R, a.rows * a.group - item);
-    int past = fb_past(a.slots), chunks = (a.width + E - 1) / E, most = min(chunks, PASS_CHUNKS);
-    int chunk = threadIdx.x % most, part = threadIdx.x / most, count[R];
-#pragma unroll
-    for (int r = 0; r < R; r++)
-        count[r] = r < live ? fb_count(a.slots, fb_item_position(a, past, item + r)) : 0;
-    int all = fb_count(a.slots, fb_item_position(a, past, item + live - 1));
-    const K *v = (const K *)(fb_cache_of(a) + a.v_at) + kv_head * a.capacity * a.width;
+    int chunks = (a.width + E - 1) / E, most = min(chunks, PASS_CHUNKS);
+    int chunk = threadIdx.x % most, part = threadIdx.x / most;
+    __shared__ sequences<R> items;
+    find_sequences<R>(a, item, live, &items);
     for (int first = 0; first < chunks; first += most) {
         int now = min(most, chunks - first);
         float acc[R][E];
@@ -221,16 +251,23 @@ template <class K, int R> __global__ void __launch_bounds__(THREADS) values_kern
         for (int r = 0; r < R; r++)
 #pragma unroll
             for (int e = 0; e < E; e++) acc[r][e] = 0;
-        for (int from = 0; from < all; from += SPAN) {
-            int to = min(from + SPAN, all);
+        for (int begin = 0, end, all; begin < live; begin = end) {
+            end = same_sequence<R>(items, begin, &all);
+            fb_slot_rows<K> v = fb_slot_rows_of<K>(a, items.of[begin], kv_head, a.v_at);
+            int count[R];
 #pragma unroll
-            for (int r = 0; r < R; r++)
-                for (int j = from + threadIdx.x; j < min(to, count[r]); j += blockDim.x)
-                    p[r * SPAN + j - from] = fb_load_as(a.q_type, a.q, fb_item_q(a, kv_head, item + r) + j);
-            __syncthreads();
-            if (chunk < now)
-                values_of<K, R>(v, first + chunk, part, a.width, a.wide, p, SPAN, from, to, count, acc);
-            __syncthreads();
+            for (int r = 0; r < R; r++) count[r] = r >= begin && r < end ? items.count[r] : 0;
+            for (int from = 0; from < all; from += SPAN) {
+                int to = min(from + SPAN, all);
+#pragma unroll
+                for (int r = 0; r < R; r++)
+                    for (int j = from + threadIdx.x; j < min(to, count[r]); j += blockDim.x)
+                        p[r * SPAN + j - from] =
+                            fb_load_as(a.q_type, a.q, fb_item_q(a, kv_head, item + r) + j);
+                __syncthreads();
+                if (chunk < now) values_of<K, R>(a, v, first + chunk, part, p, SPAN, from, to, count, acc);
+                __syncthreads();
+            }
         }
         store_values<K, R>(a, kv_head, item, live, first, now, chunk, chunk < now ? part : PARTS, acc, sums);
     }
@@ -269,22 +306,21 @@ template <class K> __global__ void __launch_bounds__(THREADS) rows_kernel(fb_att
     float *q = smem + 36, *sink_q = q + (a.second ? stride : 0); /* [stride] each */
     float *sums = sink_q + stride, *scores = sums + PARTS * most * E;
     if (scratch) scores = scratch + blockIdx.x * a.capacity;
-    int items = a.rows * a.group, past = fb_past(a.slots);
-    int chunk = threadIdx.x % most, part = threadIdx.x / most;
-    const uint8_t *cache = fb_cache_of(a);
+    int items = a.rows * a.group, chunk = threadIdx.x % most, part = threadIdx.x / most;
     for (int n = blockIdx.x; n < items * a.kv_heads; n += gridDim.x) {
-        int kv_head = n / items, item = n % items, position = fb_item_position(a, past, item);
+        int kv_head = n / items, item = n % items, row = fb_item_row(a, item);
+        int sequence = a.slots.rows[row].sequence, position = fb_row_position(a.slots, row);
         int count = fb_count(a.slots, position);
         const fb_ring_place place = fb_ring_place_of(a.slots, position);
-        const K *k = (const K *)(cache + a.k_at) + kv_head * a.capacity * a.width;
-        const K *v = (const K *)(cache + a.v_at) + kv_head * a.capacity * a.width;
+        fb_slot_rows<K> k = fb_slot_rows_of<K>(a, sequence, kv_head, a.k_at);
+        fb_slot_rows<K> v = fb_slot_rows_of<K>(a, sequence, kv_head, a.v_at);
         load_query<K>(a, kv_head, item, false, stride, q);
         if (a.second) load_query<K>(a, kv_head, item, true, stride, sink_q);
         __syncthreads();
         for (int j = threadIdx.x; j < count; j += THREADS) {
             float sum = -INFINITY;
             if (fb_sees(a.slots, place, j)) {
-                score_of<K, 1>(k + (int64_t)j * a.width, j < a.second ? sink_q : q, stride, a.width, a.wide,
+                score_of<K, 1>(fb_slot_row(a, k, j), j < a.second ? sink_q : q, stride, a.width, a.wide,
                                &sum);
                 sum = fb_capped(sum * a.scale, a.cap);
             }
@@ -297,8 +333,7 @@ template <class K> __global__ void __launch_bounds__(THREADS) rows_kernel(fb_att
             float acc[1][E];
 #pragma unroll
             for (int e = 0; e < E; e++) acc[0][e] = 0;
-            if (mine < PARTS)
-                values_of<K, 1>(v, first + chunk, mine, a.width, a.wide, scores, 0, 0, count, &count, acc);
+            if (mine < PARTS) values_of<K, 1>(a, v, first + chunk, mine, scores, 0, 0, count, &count, acc);
             store_values<K, 1>(a, kv_head, item, 1, first, now, chunk, mine, acc, sums);
         }
     }
@@ -330,8 +365,8 @@ int fb_cuda_attn_rows(const fb_call *call, const fb_cuda_context *cx) {
 /* What attn_rows or attn_flash needs, whichever is more. */
 int64_t fb_cuda_attention_scratch(const fb_call *call, int64_t rows, int64_t capacity) {
     const fb_kv *kv = &call->kv;
-    int64_t group = call->in[0].heads / kv->heads, most = rows < FB_DECODE_ROWS ? rows : FB_DECODE_ROWS;
+    int64_t group = call->in[0].heads / kv->heads;
     int64_t exact = capacity > SHARED_SCORES ? SCRATCH_BLOCKS * capacity * (int64_t)sizeof(float) : 0;
-    int64_t flash = fb_cuda_decode_scratch(kv->heads, most * group, kv->width, capacity);
+    int64_t flash = fb_cuda_decode_scratch(kv->heads, group, kv->width, rows, capacity);
     return FB_CUDA_COUNTERS + (exact > flash ? exact : flash);
 }

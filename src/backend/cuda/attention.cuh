@@ -1,7 +1,8 @@
 /* What the attention kernels share.
  *
  * An item is one query head of one token. The items of a KV head are numbered token by token, then by query
- * head. So neighbours read the same keys, and an item never looks into fewer slots than the one before. */
+ * head. So neighbours read the same keys if they are of one sequence. The items of a prompt are: there an
+ * item never looks into fewer slots than the one before. */
 #ifndef FB_BACKEND_CUDA_ATTENTION_CUH
 #define FB_BACKEND_CUDA_ATTENTION_CUH
 
@@ -18,7 +19,7 @@
 /* Which slots of the cache a token sees: fb_ring in 32 bits, for positions reduced by fb_past. A dense cache
  * counts as all sinks, so that it needs no case of its own. */
 struct fb_slots {
-    const fb_row *rows; /* the step's, in device memory */
+    const fb_row *rows; /* the launch's, in device memory */
     int last;           /* the last row's number */
     int sinks, window, begin, size;
 };
@@ -35,16 +36,23 @@ static inline fb_slots fb_slots_of(const fb_call *call) {
     return s;
 }
 
+/* The shift of a cache of one block: no slot's number has this bit. */
+#define WHOLE_SHIFT 31
+
 /* An attention call, as the kernels' parameter. */
 struct fb_attention {
-    const void *q;      /* or the probabilities of attn_values */
-    const void *sink_q; /* the second query, for slots below `second` */
-    void *out;          /* or the scores of attn_scores */
-    uint8_t *const *caches;
-    int64_t k_at, v_at; /* in the sequence's cache: [kv_heads, capacity, width] */
+    const void *q;          /* or the probabilities of attn_values */
+    const void *sink_q;     /* the second query, for slots below `second` */
+    void *out;              /* or the scores of attn_scores */
+    uint8_t *const *tables; /* as kernel.h says; the cache's first entries */
+    int64_t sequences;
+    int64_t k_at, v_at; /* in a block: [kv_heads, block, width] */
+    const fb_row *step; /* all rows of the step */
+    int step_rows;
     fb_slots slots;
     int64_t q_row, q_head, sink_row, sink_head, out_row, out_head; /* strides */
-    int64_t capacity;
+    int64_t capacity, block;            /* slots of a sequence, and of a block of them */
+    int shift;                          /* as fb_kv's; WHOLE_SHIFT: all slots are in one block */
     fb_dtype q_type, out_type, kv_type; /* sink_q has q's type */
     int width, group, rows, kv_heads;
     int second; /* the sinks of a ring, else 0 */
@@ -61,7 +69,12 @@ static inline fb_attention fb_attention_of(const fb_call *call, const fb_cuda_co
     a.q = q->data;
     a.sink_q = sink_q->data;
     a.out = out->data;
-    a.caches = cx->tables;
+    a.tables = cx->tables + kv->table_at * cx->sequences;
+    a.sequences = cx->sequences;
+    a.block = kv->block;
+    a.shift = kv->shift < WHOLE_SHIFT ? kv->shift : WHOLE_SHIFT;
+    a.step = call->row;
+    a.step_rows = (int)call->rows;
     a.k_at = kv->k_at;
     a.v_at = kv->v_at;
     a.slots = fb_slots_of(call);
@@ -94,33 +107,75 @@ static inline int64_t fb_attention_reach(const fb_attention *a, const fb_cuda_co
 
 static inline int fb_ceil(int64_t n, int64_t by) { return (int)((n + by - 1) / by); }
 
-/* Bytes of scratch after the counters. */
-int64_t fb_cuda_decode_scratch(int64_t kv_heads, int64_t items, int64_t width, int64_t capacity);
+/* Rows [first, first + rows) of a call. */
+static inline fb_attention fb_attention_part(const fb_attention *a, int64_t first, int64_t rows) {
+    fb_attention part = *a;
+    int64_t q_size = fb_dtype_size(a->q_type);
+    part.q = (const uint8_t *)a->q + first * a->q_row * q_size;
+    if (a->sink_q) part.sink_q = (const uint8_t *)a->sink_q + first * a->sink_row * q_size;
+    part.out = (uint8_t *)a->out + first * a->out_row * fb_dtype_size(a->out_type);
+    part.slots.rows += first;
+    part.slots.last = (int)rows - 1;
+    part.rows = (int)rows;
+    return part;
+}
 
+/* Bytes of scratch after the counters. */
+int64_t fb_cuda_decode_scratch(int64_t kv_heads, int64_t group, int64_t width, int64_t rows,
+                               int64_t capacity);
+
+/* Rows of any sequences, each with splits of its own. */
 int fb_cuda_flash_decode(const fb_attention *a, const fb_cuda_context *cx);
+/* Rows of one sequence, in order of their positions. */
 int fb_cuda_flash_prefill(const fb_attention *a, const fb_cuda_context *cx);
 
 /* ---- device ---- */
 
 FB_DEVICE float fb_capped(float score, float cap) { return cap ? fb_softcap(score, cap) : score; }
 
-/* The position of the step's first row. For a ring that has wrapped: the position modulo the ring's size,
- * plus that size. A token there sees the same slots. Products of it do not overflow, and later rows need no
- * division. */
-FB_DEVICE int fb_past(const fb_slots &s) {
-    int64_t position = s.rows->position, after = position - s.sinks;
+/* A position; of a ring that has wrapped: modulo the ring's size, plus that size. A token there sees the same
+ * slots. Products of it do not overflow, and later rows of the sequence need no division. */
+FB_DEVICE int fb_reduced(const fb_slots &s, int64_t position) {
+    int64_t after = position - s.sinks;
     return after < s.size ? (int)position : s.sinks + s.size + (int)(after % s.size);
 }
 
-/* The position of a row: `past` (fb_past's) plus its distance from the first row. Reduced by itself, a row of
- * a ring could end up one ring size before or after the others. Rows beyond the last one, which pad the last
- * tile, get the last one's position. */
+/* The position of a row of any sequence. */
+FB_DEVICE int fb_row_position(const fb_slots &s, int row) { return fb_reduced(s, s.rows[row].position); }
+
+/* Of rows of one sequence: that of the first. */
+FB_DEVICE int fb_past(const fb_slots &s) { return fb_row_position(s, 0); }
+
+/* Of rows of one sequence: `past` (fb_past's) plus the distance from the first row. Reduced by itself, a row
+ * of a ring could end up one ring size before or after the others. Rows beyond the last one, which pad the
+ * last tile, get the last one's position. */
 FB_DEVICE int fb_position(const fb_slots &s, int past, int row) {
     return past + (int)(s.rows[min(row, s.last)].position - s.rows->position);
 }
 
-/* The cache of the step's sequence: all rows belong to one. */
-FB_DEVICE uint8_t *fb_cache_of(const fb_attention &a) { return a.caches[a.slots.rows->sequence]; }
+/* The keys or the values of one KV head of a sequence. */
+template <class K> struct fb_slot_rows {
+    const K *whole;         /* of the only block; NULL: there are several */
+    uint8_t *const *blocks; /* the first one's entry in the table */
+    int64_t at;             /* of the head, in a block */
+};
+/* at: a.k_at or a.v_at. */
+template <class K>
+FB_DEVICE fb_slot_rows<K> fb_slot_rows_of(const fb_attention &a, int sequence, int kv_head, int64_t at) {
+    fb_slot_rows<K> rows = {NULL, a.tables + sequence, at + kv_head * a.block * a.width * (int)sizeof(K)};
+    if (a.shift == WHOLE_SHIFT) rows.whole = (const K *)(const void *)(*rows.blocks + rows.at);
+    return rows;
+}
+template <class K>
+FB_DEVICE const K *fb_slot_in_block(const fb_attention &a, const fb_slot_rows<K> &rows, int slot) {
+    const uint8_t *block = rows.blocks[(slot >> a.shift) * a.sequences];
+    return (const K *)(const void *)(block + rows.at) +
+           (int64_t)(slot & (int)((1u << a.shift) - 1)) * a.width;
+}
+template <class K>
+FB_DEVICE const K *fb_slot_row(const fb_attention &a, const fb_slot_rows<K> &rows, int slot) {
+    return rows.whole ? rows.whole + (int64_t)slot * a.width : fb_slot_in_block(a, rows, slot);
+}
 
 /* As fb_ring_count. */
 FB_DEVICE int fb_count(const fb_slots &s, int position) {

@@ -1,49 +1,99 @@
-/* attn_flash for a few tokens. The context is cut into splits. Their length depends only on the capacity, so
- * that a recorded graph and a direct launch add in the same order. A block has one split of one KV head and
- * up to M items, which share its keys and values. The keys and values of a tile are requested at once (40 KB
- * for 128 positions of Pythia's 80 float16; several blocks fit on a multiprocessor): that keeps the memory
- * busy. The last block of a head to finish combines the splits, in their order. In a ring, splits are of
- * slots. */
+/* attn_flash for generated tokens. The context of each row is cut into splits. Their length depends only on
+ * how many slots the row looks into. A block has one split of one KV head and up to M items of one row, which
+ * share its keys and values. An item's sums depend on neither M nor the other rows. The keys and values of a
+ * tile are requested at once (40 KB for 128 positions of Pythia's 80 float16; several blocks fit on a
+ * multiprocessor): that keeps the memory busy. The last block of its items to finish combines the splits, in
+ * their order. In a ring, splits are of slots. */
 #include "backend/cuda/flash_decode.cuh"
 #include "backend/cuda/persistent_list.h"
 
-/* Threads of a block, and keys of a tile. One item alone is limited by latency, not bandwidth: WHOLE blocks
- * request a whole split at once, which saved 2 us of 6 at Pythia's shape. Several items that share keys have
- * enough to do with half a split. In float32 tiles are half as long. Wide heads have no WHOLE blocks, to stay
- * within 99 KB of shared memory at a width of 256. Five WHOLE blocks fit on a multiprocessor by their
- * registers. */
+/* Threads of a block, and keys of a tile. The width and the type decide, because an item's sums depend on
+ * both. A generated token alone is limited by latency, not bandwidth: WHOLE blocks request a whole split at
+ * once, which saved 2 us of 6 at Pythia's shape. In float32 tiles are half as long. Wide heads have no WHOLE
+ * blocks, to stay within 99 KB of shared memory at a width of 256. Five WHOLE blocks of one item fit on a
+ * multiprocessor by their registers, two of several items. */
 #define MAX_WHOLE_WIDTH 128 /* columns */
 #define WHOLE_BLOCKS    5
+#define SHARING_BLOCKS  2
 template <class K, bool WHOLE> struct tile {
     static const int threads = WHOLE ? 256 : 128, n = threads / 2 / (sizeof(K) == 4 ? 2 : 1);
 };
 
-int64_t fb_cuda_decode_scratch(int64_t kv_heads, int64_t items, int64_t width, int64_t capacity) {
-    return kv_heads * items * split_count(capacity) * (padded(width) + 2) * (int64_t)sizeof(float);
+/* Rows of one launch: as many as there are counters for, and as fit into SCRATCH_BYTES, but at least
+ * FB_DECODE_ROWS. */
+#define SCRATCH_BYTES (32ll << 20)
+static int64_t row_bytes(int64_t heads, int64_t width, int64_t capacity) {
+    return heads * most_splits(capacity) * (padded(width) + 2) * (int64_t)sizeof(float);
+}
+static int64_t rows_at_once(int64_t heads, int64_t width, int64_t rows, int64_t capacity) {
+    int64_t counted = FB_CUDA_COUNTERS / (int64_t)sizeof(unsigned) / heads;
+    int64_t most = SCRATCH_BYTES / row_bytes(heads, width, capacity);
+    if (most < FB_DECODE_ROWS) most = FB_DECODE_ROWS;
+    if (most > counted) most = counted;
+    return rows < most ? rows : most;
 }
 
-/* Copies rows [first, n) of a tile of keys or values to shared memory, `stride` bytes apart. */
+int64_t fb_cuda_decode_scratch(int64_t kv_heads, int64_t group, int64_t width, int64_t rows,
+                               int64_t capacity) {
+    int64_t heads = kv_heads * group;
+    return rows_at_once(heads, width, rows, capacity) * row_bytes(heads, width, capacity);
+}
+
+/* Copies rows [first, n) of a tile of keys or values to shared memory, `stride` bytes apart. slot: the
+ * tile's first. */
+#define LOOKUPS 4 /* blocks that a thread looks up before it copies from them */
 template <int THREADS, class K>
-FB_DEVICE void stage(uint8_t *to, const K *from, int first, int n, int width, int chunks, int stride,
-                     bool wide) {
+FB_DEVICE void stage(uint8_t *to, const fb_attention &a, const fb_slot_rows<K> &from, int slot, int first,
+                     int n, int chunks, int stride) {
     constexpr int E = 16 / sizeof(K);
     int row = first + threadIdx.x / chunks, c = threadIdx.x % chunks, rows = THREADS / chunks,
         more = THREADS % chunks;
-    while (row < n) {
-        K *at = (K *)(void *)(to + row * stride + c * 16);
-        if (wide) {
-            fb_copy_16(at, from + (int64_t)row * width + c * E);
-        } else {
-            for (int e = 0; e < E; e++)
-                at[e] = c * E + e < width ? from[(int64_t)row * width + c * E + e] : fb_narrow<K>(0);
-        }
+    const K *whole = from.whole + (int64_t)slot * a.width;
+    auto next = [&] {
         row += rows;
         c += more;
         if (c >= chunks) {
             c -= chunks;
             row++;
         }
+    };
+    auto copy = [&](const K *x) {
+        K *at = (K *)(void *)(to + row * stride + c * 16);
+        if (a.wide) {
+            fb_copy_16(at, x + c * E);
+        } else {
+            for (int e = 0; e < E; e++) at[e] = c * E + e < a.width ? x[c * E + e] : fb_narrow<K>(0);
+        }
+    };
+    if (from.whole) {
+        for (; row < n; next()) copy(whole + (int64_t)row * a.width);
+        return;
     }
+    while (row < n) {
+        const K *x[LOOKUPS];
+        int row_before = row, c_before = c;
+#pragma unroll
+        for (int i = 0; i < LOOKUPS; i++, next())
+            if (row < n) x[i] = fb_slot_in_block(a, from, slot + row);
+        row = row_before;
+        c = c_before;
+#pragma unroll
+        for (int i = 0; i < LOOKUPS; i++, next())
+            if (row < n) copy(x[i]);
+    }
+}
+
+/* Up to this slot a row's sequence holds what earlier steps have left. One row after another may be of the
+ * same sequence. Of more than a warp's rows, it is not found out: 0. */
+FB_DEVICE int slots_of_earlier_steps(const fb_attention &a, int sequence, int position) {
+    if (a.step_rows == 1) return position;
+    if (a.step_rows > FB_WARP) return 0;
+    int lane = threadIdx.x % FB_WARP, first = position;
+    if (lane < a.step_rows && a.step[lane].sequence == sequence) first = (int)a.step[lane].position;
+#pragma unroll
+    for (int offset = FB_WARP / 2; offset; offset >>= 1)
+        first = min(first, __shfl_xor_sync(FB_ALL, first, offset));
+    return first;
 }
 
 /* Loads queries [M][wp], times scale * log2(e); zeros for items and columns that do not exist. */
@@ -60,25 +110,28 @@ FB_DEVICE void load_queries(const fb_attention &a, int kv_head, int item, int li
 }
 
 template <class K, int M, bool RING, bool WHOLE>
-__global__ void __launch_bounds__((tile<K, WHOLE>::threads), WHOLE ? WHOLE_BLOCKS : 0)
+__global__ void __launch_bounds__((tile<K, WHOLE>::threads), !WHOLE   ? 0
+                                                             : M == 1 ? WHOLE_BLOCKS
+                                                                      : SHARING_BLOCKS)
     decode_kernel(fb_attention a, partials p) {
     constexpr int THREADS = tile<K, WHOLE>::threads, E = 16 / sizeof(K), N = tile<K, WHOLE>::n,
                   KEY_THREADS = THREADS / N;
     fb_let_next_start();
     if (RING) fb_wait_for_previous();
-    int past = RING ? fb_past(a.slots) : (int)a.slots.rows->position;
-    const uint8_t *cache = fb_cache_of(a);
     int items = a.rows * a.group, split = blockIdx.y, kv_head = blockIdx.x;
-    int item = blockIdx.z * M, live = min(M, items - item);
-    int newest = fb_item_position(a, past, item + M - 1);
-    int count = RING ? fb_count(a.slots, newest) : newest + 1;
-    int begin = split * p.length, end = min(begin + p.length, count);
+    int row = p.tiles == 1 ? (int)blockIdx.z : (int)blockIdx.z / p.tiles;
+    int head = ((int)blockIdx.z - row * p.tiles) * M; /* the first item's, of the KV head's */
+    int item = row * a.group + head, live = min(M, a.group - head);
+    int sequence = a.slots.rows[row].sequence;
+    int position = RING ? fb_row_position(a.slots, row) : (int)a.slots.rows[row].position;
+    int count = RING ? fb_count(a.slots, position) : position + 1, length = split_length(count);
+    int begin = split * length, end = min(begin + length, count);
     if (begin >= count) {
         if (!RING) fb_wait_for_previous();
         return;
     }
     if (RING) { /* only what its items see of the split, which may be nothing */
-        fb_span seen = fb_span_of(a.slots, fb_item_position(a, past, item), newest, begin, end);
+        fb_span seen = fb_span_of(a.slots, position, position, begin, end);
         begin = seen.begin;
         end = seen.end;
     }
@@ -87,28 +140,26 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads), WHOLE ? WHOLE_BLOCK
     int chunks = (a.width + E - 1) / E, wp = chunks * E;
     int stride = (chunks | 1) * 16; /* odd in chunks: the same chunk of eight keys lies in different banks */
     uint8_t *keys = smem, *values = keys + N * stride;
-    float *q = (float *)(void *)(smem + p.tiles), *sink_q = q + (RING && a.second ? M * wp : 0);
+    float *q = (float *)(void *)(smem + p.tile_bytes), *sink_q = q + (RING && a.second ? M * wp : 0);
     float *scores = sink_q + M * wp; /* q, sink_q: [M][wp]; scores: [M][N] */
     float *max_score = scores + M * N, *total = max_score + M, *factor = total + M; /* [M] each */
-    const K *k = (const K *)(cache + a.k_at) + (kv_head * a.capacity + begin) * a.width;
-    const K *v = (const K *)(cache + a.v_at) + (kv_head * a.capacity + begin) * a.width;
+    fb_slot_rows<K> k = fb_slot_rows_of<K>(a, sequence, kv_head, a.k_at);
+    fb_slot_rows<K> v = fb_slot_rows_of<K>(a, sequence, kv_head, a.v_at);
 
     int staged = min(N, end - begin), old = 0;
     if (!RING) { /* what earlier steps left in the cache can be read before this step's kernels have ended */
-        old = max(min(staged, past - begin), 0);
-        stage<THREADS>(keys, k, 0, old, a.width, chunks, stride, a.wide);
-        stage<THREADS>(values, v, 0, old, a.width, chunks, stride, a.wide);
+        old = max(min(staged, slots_of_earlier_steps(a, sequence, position) - begin), 0);
+        stage<THREADS>(keys, a, k, begin, 0, old, chunks, stride);
+        stage<THREADS>(values, a, v, begin, 0, old, chunks, stride);
         fb_wait_for_previous();
     }
-    stage<THREADS>(keys, k, old, staged, a.width, chunks, stride, a.wide);
+    stage<THREADS>(keys, a, k, begin, old, staged, chunks, stride);
     fb_copy_commit();
-    stage<THREADS>(values, v, old, staged, a.width, chunks, stride, a.wide);
+    stage<THREADS>(values, a, v, begin, old, staged, chunks, stride);
     fb_copy_commit();
     load_queries<THREADS, M>(a, kv_head, item, live, false, wp, q);
     if (RING && begin < a.second) load_queries<THREADS, M>(a, kv_head, item, live, true, wp, sink_q);
-    __shared__ int position[M]; /* of the items, if there are several */
     if (threadIdx.x < M) {
-        if (M > 1) position[threadIdx.x] = fb_item_position(a, past, item + (int)threadIdx.x);
         max_score[threadIdx.x] = -INFINITY;
         total[threadIdx.x] = 0;
     }
@@ -149,22 +200,16 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads), WHOLE ? WHOLE_BLOCK
                 }
             }
         }
+        bool seen = key < n && (!RING || fb_sees(a.slots, fb_ring_place_of(a.slots, position), first + key));
 #pragma unroll
         for (int m = 0; m < M; m++) {
 #pragma unroll
             for (int offset = KEY_THREADS / 2; offset; offset >>= 1)
                 sum[m] += __shfl_xor_sync(FB_ALL, sum[m], offset);
-            if (part == 0) {
-                int at = M == 1 ? newest : position[m];
-                bool seen = key < n && (RING ? fb_sees(a.slots, fb_ring_place_of(a.slots, at), first + key)
-                                             : first + key <= at);
-                scores[m * N + key] = seen ? sum[m] : -INFINITY;
-            }
+            if (part == 0) scores[m * N + key] = seen ? sum[m] : -INFINITY;
         }
         __syncthreads();
-        if (next < end)
-            stage<THREADS>(keys, k + (int64_t)(next - begin) * a.width, 0, min(N, end - next), a.width,
-                           chunks, stride, a.wide);
+        if (next < end) stage<THREADS>(keys, a, k, next, 0, min(N, end - next), chunks, stride);
         fb_copy_commit();
         for (int m = warp; m < M; m += THREADS / FB_WARP) {
             float s[N / FB_WARP], here = -INFINITY, sums = 0;
@@ -207,9 +252,7 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads), WHOLE ? WHOLE_BLOCK
             }
         }
         __syncthreads();
-        if (next < end)
-            stage<THREADS>(values, v + (int64_t)(next - begin) * a.width, 0, min(N, end - next), a.width,
-                           chunks, stride, a.wide);
+        if (next < end) stage<THREADS>(values, a, v, next, 0, min(N, end - next), chunks, stride);
         fb_copy_commit();
     }
 
@@ -219,7 +262,7 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads), WHOLE ? WHOLE_BLOCK
         for (int m = 0; m < M; m++)
             for (int e = 0; e < E; e++) sums[(chain * M + m) * wp + chunk * E + e] = acc[m][e];
     __syncthreads();
-    int active = (count - 1) / p.length + 1;
+    int active = (count - 1) / length + 1;
     int64_t base = (int64_t)(kv_head * items + item) * p.splits + split;
     for (int i = threadIdx.x; i < live * wp; i += THREADS) {
         int m = i / wp, col = i % wp;
@@ -253,37 +296,36 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads), WHOLE ? WHOLE_BLOCK
 static partials partials_of(const fb_attention *a, int wp, const fb_cuda_context *cx) {
     partials p;
     p.counters = (unsigned *)(void *)cx->scratch;
-    p.length = split_length(a->capacity);
-    p.splits = split_count(a->capacity);
+    p.splits = most_splits(a->capacity);
     /* Sums first, aligned: they are read 16 bytes at a time. */
     p.sums = (float *)(void *)(cx->scratch + FB_CUDA_COUNTERS);
     p.totals = (float2 *)(void *)(p.sums + (int64_t)a->kv_heads * a->rows * a->group * p.splits * wp);
-    p.tiles = 0;
+    p.tiles = a->group;
+    p.tile_bytes = 0;
     return p;
 }
 
 template <class K, int M, bool RING, bool WHOLE>
 static int launch_as(const fb_attention *a, const fb_cuda_context *cx) {
     constexpr int THREADS = tile<K, WHOLE>::threads, E = 16 / sizeof(K), N = tile<K, WHOLE>::n;
-    int chunks = fb_ceil(a->width, E), wp = chunks * E, items = a->rows * a->group;
+    int chunks = fb_ceil(a->width, E), wp = chunks * E;
     partials p = partials_of(a, wp, cx);
-    int sums = THREADS / chunks * M * wp * 4;
-    int combine_bytes = (M * MAX_SPLITS + (M * wp > THREADS * 4 ? M * wp : THREADS * 4)) * 4;
-    p.tiles = N * (chunks | 1) * 16 * 2;
-    if (p.tiles < sums) p.tiles = sums;
-    if (p.tiles < combine_bytes) p.tiles = combine_bytes;
-    int queries = a->second ? 2 : 1, shared = p.tiles + (M * (queries * wp + N) + 3 * M) * 4;
+    int sums = THREADS / chunks * M * wp * 4, combine_bytes = M * (MAX_SPLITS + THREADS * 4) * 4;
+    p.tiles = fb_ceil(a->group, M);
+    p.tile_bytes = N * (chunks | 1) * 16 * 2;
+    if (p.tile_bytes < sums) p.tile_bytes = sums;
+    if (p.tile_bytes < combine_bytes) p.tile_bytes = combine_bytes;
+    int queries = a->second ? 2 : 1, shared = p.tile_bytes + (M * (queries * wp + N) + 3 * M) * 4;
     /* Heads vary fastest: splits beyond the position, which a recorded graph has, then start last. */
-    dim3 grid((unsigned)a->kv_heads, (unsigned)fb_ceil(fb_attention_reach(a, cx), p.length),
-              (unsigned)fb_ceil(items, M));
+    dim3 grid((unsigned)a->kv_heads, (unsigned)most_splits(fb_attention_reach(a, cx)),
+              (unsigned)(a->rows * p.tiles));
     return FB_LAUNCH(cx, grid, THREADS, (size_t)shared, (decode_kernel<K, M, RING, WHOLE>), *a, p);
 }
 
 template <class K, int M, bool RING>
 static int launch_ring(const fb_attention *a, const fb_cuda_context *cx) {
-    if constexpr (M == 1)
-        if (a->width <= MAX_WHOLE_WIDTH) return launch_as<K, M, RING, true>(a, cx);
-    return launch_as<K, M, RING, false>(a, cx);
+    return a->width <= MAX_WHOLE_WIDTH ? launch_as<K, M, RING, true>(a, cx)
+                                       : launch_as<K, M, RING, false>(a, cx);
 }
 
 template <class K, int M> static int launch_decode(const fb_attention *a, const fb_cuda_context *cx) {
@@ -291,17 +333,22 @@ template <class K, int M> static int launch_decode(const fb_attention *a, const 
 }
 
 int fb_cuda_flash_decode(const fb_attention *a, const fb_cuda_context *cx) {
-    int items = a->rows * a->group, result = 1;
+    int sharing = a->group, result = 0;
     /* Short caches stay in the L2, where reading them again costs less than sharing them. */
-    if (a->capacity <= SHORT_CACHE) items = 1;
+    if (a->rows == 1 && a->capacity <= SHORT_CACHE) sharing = 1;
     if (cx->list) { /* the persistent kernel computes one item at a time */
         partials p = partials_of(a, a->width, cx);
-        return items == 1 ? pk_add_attention(a, &p, cx->list) : FB_CUDA_NOT_LISTED;
+        return sharing == 1 ? pk_add_attention(a, &p, cx->list) : FB_CUDA_NOT_LISTED;
     }
-    FB_FOR_TYPE(a->kv_type, K,
-                result = items == 1   ? launch_decode<K, 1>(a, cx)
-                         : items == 2 ? launch_decode<K, 2>(a, cx)
-                         : items <= 4 ? launch_decode<K, 4>(a, cx)
-                                      : launch_decode<K, 8>(a, cx));
+    int64_t heads = (int64_t)a->kv_heads * a->group;
+    int64_t rows = rows_at_once(heads, a->width, a->rows, a->capacity);
+    for (int64_t first = 0; first < a->rows && !result; first += rows) {
+        fb_attention part = fb_attention_part(a, first, a->rows - first < rows ? a->rows - first : rows);
+        FB_FOR_TYPE(a->kv_type, K,
+                    result = sharing == 1   ? launch_decode<K, 1>(&part, cx)
+                             : sharing == 2 ? launch_decode<K, 2>(&part, cx)
+                             : sharing <= 4 ? launch_decode<K, 4>(&part, cx)
+                                            : launch_decode<K, 8>(&part, cx));
+    }
     return result;
 }

@@ -64,27 +64,44 @@ FB_DEVICE uint32_t pack(const fb_bfloat *, float low, float high) {
 FB_DEVICE fb_dtype type_of(const fb_half *) { return FB_F16; }
 FB_DEVICE fb_dtype type_of(const fb_bfloat *) { return FB_BF16; }
 
-/* Copies rows [0, n) of a tile [N, D] to shared memory; zeros in the rest. */
-template <class K, int D, int N> FB_DEVICE void stage(K *to, const K *from, int n, int width, bool wide) {
-    constexpr int CHUNKS = N * (D / 8);
-    if (!wide) {
+/* Copies rows [0, n) of the tile [N, D] from slot `slot` on to shared memory; zeros in the rest. */
+template <class K, int D, int N>
+FB_DEVICE void stage(K *to, const fb_attention &a, const fb_slot_rows<K> &from, int slot, int n) {
+    constexpr int CHUNKS = N * (D / 8), EACH = (CHUNKS + THREADS - 1) / THREADS;
+    const int width = a.width;
+    if (!a.wide) {
 #pragma unroll 1
         for (int i = threadIdx.x; i < N * D; i += THREADS) {
             int row = i / D, col = i % D;
-            to[row * (D + 8) + col] = row < n && col < width ? from[(int64_t)row * width + col] : K{0};
+            to[row * (D + 8) + col] = row < n && col < width ? fb_slot_row(a, from, slot + row)[col] : K{0};
         }
         return;
     }
-#pragma unroll
-    for (int first = 0; first < CHUNKS; first += THREADS) {
-        int i = first + threadIdx.x, row = i / (D / 8), col = i % (D / 8) * 8;
-        if (CHUNKS % THREADS && i >= CHUNKS) break;
+    auto copy = [&](int i, auto row_of) {
+        int row = i / (D / 8), col = i % (D / 8) * 8;
+        if (CHUNKS % THREADS && i >= CHUNKS) return;
         K *at = to + row * (D + 8) + col;
         if (row < n && col < width)
-            fb_copy_16(at, from + row * width + col);
+            fb_copy_16(at, row_of(row) + col);
         else
             *(uint4 *)(void *)at = make_uint4(0, 0, 0, 0);
+    };
+    if (from.whole) {
+        const K *whole = from.whole + (int64_t)slot * width;
+#pragma unroll
+        for (int n = 0; n < EACH; n++)
+            copy(n * THREADS + (int)threadIdx.x, [&](int row) { return whole + row * width; });
+        return;
     }
+    /* All blocks are looked up before the first copy. */
+    const K *rows[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        int row = (i * THREADS + (int)threadIdx.x) / (D / 8);
+        rows[i] = row < n ? fb_slot_in_block(a, from, slot + row) : NULL;
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; i++) copy(i * THREADS + (int)threadIdx.x, [&](int) { return rows[i]; });
 }
 
 /* Loads the items' queries; zeros where there are none. */
@@ -139,12 +156,11 @@ __global__ void __launch_bounds__(THREADS, D <= 80 ? 3 : 2) prefill_mma(fb_atten
     int count = RING ? fb_count(a.slots, newest) : newest + 1;
     int first = RING ? seen_tile<N>(a, oldest, newest, 0) : 0;
     bool sink = RING && first < a.second; /* the second queries are loaded */
-    const uint8_t *cache = fb_cache_of(a);
-    const K *k = (const K *)(cache + a.k_at) + kv_head * a.capacity * a.width;
-    const K *v = (const K *)(cache + a.v_at) + kv_head * a.capacity * a.width;
+    const fb_slot_rows<K> keys_of = fb_slot_rows_of<K>(a, a.slots.rows->sequence, kv_head, a.k_at);
+    const fb_slot_rows<K> values_of = fb_slot_rows_of<K>(a, a.slots.rows->sequence, kv_head, a.v_at);
     int slots = RING ? tile_slots(a, first, count, N) : min(N, count);
-    stage<K, D, N>(keys, k + (int64_t)first * a.width, slots, a.width, a.wide);
-    stage<K, D, N>(values, v + (int64_t)first * a.width, slots, a.width, a.wide);
+    stage<K, D, N>(keys, a, keys_of, first, slots);
+    stage<K, D, N>(values, a, values_of, first, slots);
     fb_copy_commit();
     for (int i = threadIdx.x; i < ITEMS; i += THREADS)
         position_of<K, D>(queries, i) = fb_item_position(a, past, item + i);
@@ -171,8 +187,8 @@ __global__ void __launch_bounds__(THREADS, D <= 80 ? 3 : 2) prefill_mma(fb_atten
         next = RING ? next_tile<N>(a, oldest, newest, first) : first + N;
         if (next < count) {
             slots = RING ? tile_slots(a, next, count, N) : min(N, count - next);
-            stage<K, D, N>(keys + (now ^ 1) * N * S, k + (int64_t)next * a.width, slots, a.width, a.wide);
-            stage<K, D, N>(values + (now ^ 1) * N * S, v + (int64_t)next * a.width, slots, a.width, a.wide);
+            stage<K, D, N>(keys + (now ^ 1) * N * S, a, keys_of, next, slots);
+            stage<K, D, N>(values + (now ^ 1) * N * S, a, values_of, next, slots);
         }
         fb_copy_commit();
         const bool change = RING && sink && first >= a.slots.begin; /* from the sinks to the ring */
@@ -201,8 +217,8 @@ __global__ void __launch_bounds__(THREADS, D <= 80 ? 3 : 2) prefill_mma(fb_atten
                 for (int n = 0; n < N / 16; n++) {
                     uint32_t b[4];
                     fb_ldmatrix(b, kt + n * 16 * S + d * 16);
-                    mma(k, s[2 * n], x, b);
-                    mma(k, s[2 * n + 1], x, b + 2);
+                    mma(keys, s[2 * n], x, b);
+                    mma(keys, s[2 * n + 1], x, b + 2);
                 }
             }
             float here[2] = {-INFINITY, -INFINITY}, base[2];
@@ -255,15 +271,15 @@ __global__ void __launch_bounds__(THREADS, D <= 80 ? 3 : 2) prefill_mma(fb_atten
                 }
 #pragma unroll
             for (int n = 0; n < N / 16; n++) {
-                uint32_t p[4] = {pack(k, s[2 * n][0], s[2 * n][1]), pack(k, s[2 * n][2], s[2 * n][3]),
-                                 pack(k, s[2 * n + 1][0], s[2 * n + 1][1]),
-                                 pack(k, s[2 * n + 1][2], s[2 * n + 1][3])};
+                uint32_t p[4] = {pack(keys, s[2 * n][0], s[2 * n][1]), pack(keys, s[2 * n][2], s[2 * n][3]),
+                                 pack(keys, s[2 * n + 1][0], s[2 * n + 1][1]),
+                                 pack(keys, s[2 * n + 1][2], s[2 * n + 1][3])};
 #pragma unroll
                 for (int d = 0; d < D / 16; d++) {
                     uint32_t b[4];
                     fb_ldmatrix_trans(b, vt + n * 16 * S + d * 16);
-                    mma(k, out[2 * d], p, b);
-                    mma(k, out[2 * d + 1], p, b + 2);
+                    mma(keys, out[2 * d], p, b);
+                    mma(keys, out[2 * d + 1], p, b + 2);
                 }
             }
         }
@@ -314,12 +330,26 @@ template <class K> static int launch_mma(const fb_attention *a, const fb_cuda_co
 #define SIDE 16 /* threads are [SIDE, SIDE]: items, then keys or columns */
 #define KEYS 32
 
-/* Converts rows [0, n) of a tile [KEYS, D] to float32 in shared memory; zeros in the rest. */
-template <int D> FB_DEVICE void widen(float *to, const fb_attention &a, const void *from, int64_t at, int n) {
-    for (int i = threadIdx.x; i < KEYS * D; i += SIDE * SIDE) {
-        int row = i / D, col = i % D;
-        to[row * (D + 4) + col] =
-            row < n && col < a.width ? fb_load_as(a.kv_type, from, at + (int64_t)row * a.width + col) : 0;
+/* Converts rows [0, n) of the tile [KEYS, D] from slot `slot` on to float32 in shared memory; zeros in the
+ * rest. sequence: its first entry in the table. at: a.k_at or a.v_at. Tiles and blocks begin at multiples of
+ * FB_KV_GROUP, so that so many slots are in one block. */
+template <int D>
+FB_DEVICE void widen(float *to, const fb_attention &a, uint8_t *const *sequence, int64_t at, int kv_head,
+                     int slot, int n) {
+    const int mask = (int)((1u << a.shift) - 1);
+#pragma unroll 1
+    for (int first = 0; first < KEYS; first += FB_KV_GROUP) {
+        int from = slot + min(first, n - 1) / FB_KV_GROUP * FB_KV_GROUP; /* or there may be no block */
+        const uint8_t *block = sequence[(from >> a.shift) * a.sequences] + at;
+        int64_t in_block = (kv_head * a.block + (from & mask)) * a.width;
+#pragma unroll 4
+        for (int i = threadIdx.x; i < FB_KV_GROUP * D; i += SIDE * SIDE) {
+            int row = i / D, col = i % D;
+            to[(first + row) * (D + 4) + col] =
+                first + row < n && col < a.width
+                    ? fb_load_as(a.kv_type, block, in_block + (int64_t)row * a.width + col)
+                    : 0;
+        }
     }
 }
 
@@ -350,11 +380,10 @@ template <int D, int R, bool RING> __global__ void __launch_bounds__(SIDE *SIDE)
     int count = RING ? fb_count(a.slots, newest) : newest + 1;
     int first = RING ? seen_tile<KEYS>(a, oldest, newest, 0) : 0;
     bool sink = RING && first < a.second; /* the second queries are loaded */
-    int64_t head = kv_head * a.capacity * a.width;
     /* In shared memory, because registers are scarce: one more could cost a block on every multiprocessor. */
     __shared__ int position[SIDE * R]; /* of the items */
-    __shared__ const uint8_t *cache;
-    if (threadIdx.x == 0) cache = fb_cache_of(a);
+    __shared__ uint8_t *const *sequence;
+    if (threadIdx.x == 0) sequence = a.tables + a.slots.rows->sequence;
     if (threadIdx.x < SIDE * R) position[threadIdx.x] = fb_item_position(a, past, item + (int)threadIdx.x);
     widen_queries<D, R>(q, a, kv_head, item, sink);
     int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
@@ -372,7 +401,7 @@ template <int D, int R, bool RING> __global__ void __launch_bounds__(SIDE *SIDE)
         __syncthreads();
         if (RING && sink && first >= a.slots.begin) /* from the sinks to the ring */
             widen_queries<D, R>(q, a, kv_head, item, sink = false);
-        widen<D>(x, a, cache + a.k_at, head + (int64_t)first * a.width, n);
+        widen<D>(x, a, sequence, a.k_at, kv_head, first, n);
         __syncthreads();
         float s[R][2];
 #pragma unroll
@@ -420,7 +449,7 @@ template <int D, int R, bool RING> __global__ void __launch_bounds__(SIDE *SIDE)
             }
         }
         __syncthreads();
-        widen<D>(x, a, cache + a.v_at, head + (int64_t)first * a.width, n);
+        widen<D>(x, a, sequence, a.v_at, kv_head, first, n);
         __syncthreads();
 #pragma unroll 4
         for (int j = 0; j < KEYS; j++) {

@@ -12,6 +12,7 @@
 #define PK_ATTENTION_THREADS 256                        /* that have keys; as many others have values */
 #define PK_TILE_KEYS         (PK_ATTENTION_THREADS / 2) /* a key has two threads */
 #define PK_MAX_WIDTH         128                        /* columns of a head */
+#define PK_LOOKUPS           4
 #define PK_TILE_CHUNKS       8 /* 16-byte chunks of a tile that a thread has, at that width */
 
 /* Shared memory of the op, where a matvec has its staged inputs. */
@@ -33,41 +34,86 @@ static_assert(MV_THREADS == 2 * PK_ATTENTION_THREADS, "half of the threads have 
 struct pk_split {
     int kv_head, item, index, begin, end;
 };
-FB_DEVICE pk_split pk_split_of(const pk_attention &op, int number, int past) {
+FB_DEVICE pk_split pk_split_of(const pk_attention &op, int number, int past, int length) {
     int heads = op.a.kv_heads, items = op.a.group;
     pk_split split;
     split.kv_head = number % heads;
     split.item = number / heads % items;
     split.index = number / heads / items;
-    split.begin = split.index * op.p.length;
-    split.end = min(split.begin + op.p.length, past + 1);
+    split.begin = split.index * length;
+    split.end = min(split.begin + length, past + 1);
     return split;
-}
-FB_DEVICE int pk_split_total(const pk_attention &op, int past) {
-    return op.a.kv_heads * op.a.group * (past / op.p.length + 1);
 }
 
 /* A block's attention work in this step. It is the same in all layers, so it is computed once and kept in
  * shared memory. */
 struct pk_attention_work {
-    uint8_t *cache;     /* the sequence's */
-    int past, splits;   /* tokens before this one; splits of all heads */
+    uint8_t *whole; /* the sequence's cache, if it is one block, else NULL */
+    int sequence, past_in_block;
+    int past, length;   /* tokens before this one; positions of a split */
+    int active, splits; /* splits of a head, and of all heads */
     pk_split split;     /* the block's first */
     int chunks, chains; /* chunks of a key or value; chains of sums of a value's chunk */
     int inverse;        /* thread / chunks == thread * inverse >> 16 */
 };
+/* Which slot of its block a slot is. */
+FB_DEVICE int pk_slot_in_block(const fb_attention &a, int slot) { return slot & (int)((1u << a.shift) - 1); }
 /* Thread `thread` of the values has chunk thread % chunks of values chain, chain + chains, … */
 FB_DEVICE int pk_chain_of(const pk_attention_work &work, int thread) { return thread * work.inverse >> 16; }
 FB_DEVICE pk_attention_work pk_attention_work_of(const pk_attention &op) {
-    int past = (int)op.a.slots.rows->position;
+    const fb_row *row = op.a.slots.rows;
+    int past = (int)row->position, length = split_length(past + 1), active = past / length + 1;
     int chunks = op.a.width / 8;
-    return {fb_cache_of(op.a),
+    return {op.a.shift == WHOLE_SHIFT ? op.a.tables[row->sequence] : NULL,
+            row->sequence,
+            pk_slot_in_block(op.a, past),
             past,
-            pk_split_total(op, past),
-            pk_split_of(op, (int)blockIdx.x, past),
+            length,
+            active,
+            op.a.kv_heads * op.a.group * active,
+            pk_split_of(op, (int)blockIdx.x, past, length),
             chunks,
             PK_ATTENTION_THREADS / chunks,
             65536 / chunks + 1};
+}
+
+/* The block of a slot. Its table entry may be another in each layer. */
+FB_DEVICE uint8_t *pk_block_of(const fb_attention &a, const pk_attention_work &work, int slot) {
+    return work.whole ? work.whole : a.tables[(slot >> a.shift) * a.sequences + work.sequence];
+}
+FB_DEVICE const uint4 *pk_row_in_block(const fb_attention &a, const pk_attention_work &work, int64_t head,
+                                       int slot) {
+    return (const uint4 *)(const void *)(pk_block_of(a, work, slot) + head) +
+           pk_slot_in_block(a, slot) * work.chunks;
+}
+
+/* As pk_load_tile, from a cache of several blocks. head: of the keys or values, in a block. at, by, most: the
+ * thread has chunks at + i * by of the key in slot `slot`, or those values from slot `slot` on, as far as
+ * they are less than `most`. */
+FB_DEVICE void pk_load_blocks(const fb_attention &a, const pk_attention_work &work, int64_t head, int slot,
+                              int at, int by, int most, pk_tile &tile) {
+    const uint4 none = make_uint4(0, 0, 0, 0);
+    int thread = (int)threadIdx.x - PK_ATTENTION_THREADS;
+    if (thread < 0) {
+        const uint4 *key = most ? pk_row_in_block(a, work, head, slot) : NULL;
+#pragma unroll
+        for (int i = 0; i < PK_TILE_CHUNKS; i++)
+            tile.x[i] = at + i * by < most ? __ldcg(key + at + i * by) : none;
+        return;
+    }
+    head += (thread - pk_chain_of(work, thread) * work.chunks) * (int)sizeof(uint4);
+    /* Several blocks are looked up before the first value is loaded. */
+#pragma unroll
+    for (int first = 0; first < PK_TILE_CHUNKS; first += PK_LOOKUPS) {
+        const uint4 *from[PK_LOOKUPS];
+#pragma unroll
+        for (int i = 0; i < PK_LOOKUPS; i++) {
+            int value = at + (first + i) * by;
+            from[i] = value < most ? pk_row_in_block(a, work, head, slot + value) : NULL;
+        }
+#pragma unroll
+        for (int i = 0; i < PK_LOOKUPS; i++) tile.x[first + i] = from[i] ? __ldcg(from[i]) : none;
+    }
 }
 
 /* Loads the thread's chunks of a head's keys or values [first, first + PK_TILE_KEYS); zeros from `end` on. */
@@ -76,15 +122,19 @@ FB_DEVICE void pk_load_tile(const fb_attention &a, const pk_attention_work &work
     int thread = (int)threadIdx.x % PK_ATTENTION_THREADS, chunks = work.chunks, n = end - first;
     int key = thread / 2, chains = work.chains, chain = pk_chain_of(work, thread);
     bool keys = threadIdx.x < PK_ATTENTION_THREADS;
-    const uint4 *from = (const uint4 *)(const void *)(work.cache + (keys ? a.k_at : a.v_at)) +
-                        (kv_head * a.capacity + first) * chunks;
     /* If the rest were not set, the compiler would keep the registers of the tile before alive for it. */
     const uint4 none = make_uint4(0, 0, 0, 0);
     /* Of the key: chunks thread % 2 + 2 i. Of values chain + i * chains: chunk thread % chunks. */
-    int stride = keys ? 2 : chains * chunks;
-    from += keys ? key * chunks + thread % 2 : thread;
     int at = keys ? thread % 2 : chain, by = keys ? 2 : chains;
     int most = keys ? (key < n ? chunks : 0) : (chain < chains ? n : 0);
+    int64_t head = (keys ? a.k_at : a.v_at) + kv_head * a.block * chunks * (int)sizeof(uint4);
+    if (!work.whole) {
+        pk_load_blocks(a, work, head, keys ? first + key : first, at, by, most, tile);
+        return;
+    }
+    int stride = keys ? 2 : chains * chunks;
+    const uint4 *from = (const uint4 *)(const void *)(work.whole + head) + first * chunks;
+    from += keys ? key * chunks + thread % 2 : thread;
 #pragma unroll
     for (int i = 0; i < PK_TILE_CHUNKS; i++)
         tile.x[i] = at + i * by < most ? __ldcg(from + i * stride) : none;
@@ -114,19 +164,19 @@ FB_DEVICE void pk_load_new_token(const pk_attention &op, const pk_tagged_io &io,
     int i = (int)threadIdx.x % PK_MAX_WIDTH, which = (int)threadIdx.x / PK_MAX_WIDTH;
     if (i >= a.width) return;
     bool newest = split.end == past + 1, appends = newest && split.item == 0;
-    int64_t at = (split.kv_head * a.capacity + past) * a.width + i;
+    int64_t at = (split.kv_head * a.block + work.past_in_block) * a.width + i;
     if (which == 0) {
         const uint32_t *q = tagged.words + io.in[0] + (split.kv_head * a.group + split.item) * op.q_head;
         smem.q[i] = fb_widen(pk_rotated<T>(op, q, i, tagged.tag)) * (a.scale * LOG2_E);
     } else if (which == 1 && newest) {
         T x = pk_rotated<T>(op, tagged.words + io.in[1] + split.kv_head * op.k_head, i, tagged.tag);
         ((T *)smem.k)[i] = x;
-        if (appends) ((T *)(void *)(work.cache + a.k_at))[at] = x;
+        if (appends) ((T *)(void *)(pk_block_of(a, work, past) + a.k_at))[at] = x;
     } else if (which == 2 && newest) {
         const uint32_t *v = tagged.words + io.in[2] + split.kv_head * op.v_head + i;
         T x = pk_value<T>(pk_tagged_wait(v, pk_tagged_load(v), tagged.tag));
         ((T *)smem.v)[i] = x;
-        if (appends) ((T *)(void *)(work.cache + a.v_at))[at] = x;
+        if (appends) ((T *)(void *)(pk_block_of(a, work, past) + a.v_at))[at] = x;
     }
 }
 
@@ -227,7 +277,7 @@ FB_DEVICE void pk_attend_split(const pk_attention &op, const pk_tagged_io &io, c
         to[1] = make_float4(acc[4], acc[5], acc[6], acc[7]);
     }
     mv_sync();
-    int active = past / op.p.length + 1;
+    int active = work.active;
     int64_t base = (int64_t)(split.kv_head * a.group + split.item) * op.p.splits + split.index;
     if (thread < a.width) {
         float sum = smem.sums[thread];

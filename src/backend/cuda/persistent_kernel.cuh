@@ -183,7 +183,7 @@ FB_DEVICE void pk_attention_op(const pk_attention &op, const pk_tagged_io &io, c
     for (int number = (int)blockIdx.x; number < work.splits; number += (int)gridDim.x) {
         if (number != (int)blockIdx.x) {
             mv_sync();
-            split = pk_split_of(op, number, past);
+            split = pk_split_of(op, number, past, work.length);
             pk_load_tile(op.a, work, split.kv_head, split.begin, min(split.end, past), tile);
         }
         pk_attend_split<T>(op, io, tagged, work, split, tile, smem);

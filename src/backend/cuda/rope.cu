@@ -50,7 +50,8 @@ typedef struct rope_args {
     fb_kv kv;
     const fb_row *row; /* [rows] */
     int64_t rows;
-    uint8_t *const *caches; /* NULL: nothing is appended */
+    uint8_t *const *tables; /* NULL: nothing is appended */
+    int64_t sequences;
 } rope_args;
 
 /* Loads and stores of `size` elements at p: 1, or 2 or 8, which are aligned for vector accesses. */
@@ -89,7 +90,8 @@ template <int size, class T> FB_DEVICE void put(T *p, const float *x) {
         *p = fb_narrow<T>(x[0]);
 }
 
-/* Stores `size` elements from i on of a head and row: to the output, or to slot `slot` of `cache`. */
+/* Stores `size` elements from i on of a head and row: to the output, or to slot `slot` of a block's keys or
+ * values, `cache`. */
 template <class T, int size>
 FB_DEVICE void put_head(const rope_args &args, const head_args &to, void *cache, int64_t row, int64_t slot,
                         int head, int i, float *x) {
@@ -97,7 +99,7 @@ FB_DEVICE void put_head(const rope_args &args, const head_args &to, void *cache,
         /* Rounded as a rope op would have stored it, then as the cache stores it. */
 #pragma unroll
     for (int n = 0; n < size; n++) x[n] = fb_rounded<T>(x[n]);
-    const int64_t at = (head * args.kv.capacity + slot) * args.kv.width + i;
+    const int64_t at = (head * args.kv.block + slot) * args.kv.width + i;
     if (args.kv.dtype == FB_F32)
         put<size>((float *)cache + at, x);
     else if (args.kv.dtype == FB_F16)
@@ -108,12 +110,15 @@ FB_DEVICE void put_head(const rope_args &args, const head_args &to, void *cache,
 
 /* Where a row's keys and values are appended. */
 struct row_place {
-    uint8_t *cache; /* its sequence's */
-    int64_t slot;
+    uint8_t *block;
+    int64_t slot; /* in the block */
 };
 FB_DEVICE row_place place_of(const rope_args &args, int64_t row) {
-    if (!args.caches) return {NULL, 0};
-    return {args.caches[args.row[row].sequence], fb_ring_slot(&args.kv.ring, args.row[row].position)};
+    if (!args.tables) return {NULL, 0};
+    const fb_kv &kv = args.kv;
+    int64_t slot = fb_ring_slot(&kv.ring, args.row[row].position);
+    int64_t entry = (kv.table_at + (slot >> kv.shift)) * args.sequences + args.row[row].sequence;
+    return {args.tables[entry], slot & (((int64_t)1 << kv.shift) - 1)};
 }
 
 /* Work items of an input: each is `size` pairs that rotate, or `size` elements that do not. */
@@ -148,7 +153,7 @@ FB_DEVICE void do_item(const rope_args &args, const head_args &h, void *cache, i
  * rows. */
 template <class T, int size> __global__ void __launch_bounds__(THREADS) rope_rows(rope_args args) {
     fb_let_next_start();
-    /* The rows and the caches' addresses are written before the step's first kernel starts. */
+    /* The rows and the tables are written before the step's first kernel starts. */
     row_place place = place_of(args, blockIdx.y);
     fb_wait_for_previous();
     /* The end of each input's items. */
@@ -161,9 +166,9 @@ template <class T, int size> __global__ void __launch_bounds__(THREADS) rope_row
         else if (item < sink_q)
             do_item<T, size>(args, args.sink_q, NULL, row, 0, item - q);
         else if (item < k)
-            do_item<T, size>(args, args.k, place.cache + args.kv.k_at, row, place.slot, item - sink_q);
+            do_item<T, size>(args, args.k, place.block + args.kv.k_at, row, place.slot, item - sink_q);
         else if (item < v)
-            do_item<T, size>(args, args.v, place.cache + args.kv.v_at, row, place.slot, item - k);
+            do_item<T, size>(args, args.v, place.block + args.kv.v_at, row, place.slot, item - k);
         if (row + gridDim.y < args.rows) place = place_of(args, row + gridDim.y);
     }
 }
@@ -237,7 +242,8 @@ int fb_cuda_kv_append(const fb_call *call, const fb_cuda_context *cx) {
     if (cx->list) return pk_add_rotation(call, false, cx->list);
     rope_args args = args_of(call);
     args.kv = call->kv;
-    args.caches = cx->tables;
+    args.tables = cx->tables;
+    args.sequences = cx->sequences;
     args.k = heads_of(&call->in[0], NULL, NULL, 0);
     args.v = heads_of(&call->in[1], NULL, NULL, 0);
     return launch(cx, call->in[0].dtype, args);
@@ -250,7 +256,8 @@ int fb_cuda_rope_kv(const fb_call *call, const fb_cuda_context *cx) {
     const int64_t rotary = call->attr.rotary;
     rope_args args = args_of(call);
     args.kv = call->kv;
-    args.caches = cx->tables;
+    args.tables = cx->tables;
+    args.sequences = cx->sequences;
     args.q = heads_of(&call->in[0], &call->out[0], &call->in[3], rotary);
     if (call->out[1].data) args.sink_q = heads_of(&call->in[0], &call->out[1], &call->in[4], rotary);
     args.k = heads_of(&call->in[1], NULL, &call->in[3], rotary);

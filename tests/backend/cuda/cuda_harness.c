@@ -10,6 +10,7 @@
 
 bool cuda_invariant;
 int64_t cuda_launched[FB_OP_COUNT];
+cuda_step cuda_next_step;
 
 /* ---- the library ---- */
 
@@ -255,6 +256,37 @@ static void add_cache(image *im, fb_op_kind kind, const fb_kv *kv) {
     k->written = v->written = writes_cache(kind);
 }
 
+/* Converts the keys of all blocks, and copies the rest. */
+static void move_pool(const fb_kv *kv, uint8_t *blocks, bool back) {
+    const cuda_step *step = &cuda_next_step;
+    fb_kv block = *kv;
+    block.capacity = kv->block;
+    memcpy(back ? step->pool : blocks, back ? blocks : step->pool,
+           (size_t)(step->blocks * step->block_bytes));
+    for (int64_t i = 0; i < step->blocks; i++) {
+        block.k = step->pool + i * step->block_bytes + kv->k_at;
+        uint8_t *there = blocks + i * step->block_bytes + kv->k_at;
+        move_keys(&block, there, back);
+    }
+}
+
+static void add_pool(image *im, fb_op_kind kind, const fb_kv *kv) {
+    if (!kv->tables) return;
+    region *r = add_owned(im, cuda_next_step.pool, cuda_next_step.blocks * cuda_next_step.block_bytes);
+    move_pool(kv, r->owned, false);
+    r->written = writes_cache(kind);
+}
+
+/* The tables on the device: [entries, sequences]. */
+static void set_tables(const fb_kv *kv, uint8_t *pool, uint8_t **to) {
+    const cuda_step *step = &cuda_next_step;
+    for (int64_t s = 0; s < step->sequences; s++)
+        for (int64_t e = 0; e < step->entries; e++) {
+            const uint8_t *block = kv->tables[s][e];
+            to[e * step->sequences + s] = block ? pool + (block - step->pool) : NULL;
+        }
+}
+
 /* The cache belongs to the second of two sequences, and begins KEYS_AT bytes before its keys. The table's
  * entry for the first sequence is wrong by WRONG_CACHE_AT bytes. A kernel that does not look up its row's
  * sequence reads NaN, or other keys and values, and writes where nothing may be written. */
@@ -265,7 +297,7 @@ static void add_rows(image *im, const fb_call *call) {
     region *r = add_owned(im, call->row, call->rows * (int64_t)sizeof *call->row);
     for (int64_t i = 0; i < call->rows; i++) {
         fb_row row = call->row[i];
-        row.sequence = SEQUENCE;
+        if (!call->kv.tables) row.sequence = SEQUENCE;
         memcpy(r->owned + i * (int64_t)sizeof row, &row, sizeof row);
     }
 }
@@ -346,7 +378,10 @@ static fb_call on_device(const image *im, const fb_call *call) {
         c.weights[k].packed = c.weights[k].data && fb_pack_has(c.weights[k].dtype);
     }
     c.kv.k = c.kv.v = NULL;
+    c.kv.tables = NULL;
     if (call->kv.k) {
+        c.kv.block = call->kv.capacity;
+        c.kv.shift = FB_KV_WHOLE;
         c.kv.k_at = KEYS_AT;
         c.kv.v_at = KEYS_AT + ((uint8_t *)there(im, call->kv.v) - (uint8_t *)there(im, call->kv.k));
     }
@@ -444,37 +479,61 @@ static void fetch(const image *im, const fb_call *call) {
         if (!r->written) continue;
         if (r->owned && r->host == call->kv.k)
             move_keys(&call->kv, im->after + r->offset, true);
+        else if (r->owned && call->kv.tables && r->host == cuda_next_step.pool)
+            move_pool(&call->kv, im->after + r->offset, true);
         else
             memcpy((uint8_t *)(uintptr_t)r->host, im->after + r->offset, (size_t)r->bytes);
     }
 }
 
+/* All rows look only into slots below this. */
+static int64_t context_of(const fb_call *call) {
+    int64_t most = fb_ring_count(&call->kv.ring, 0);
+    for (int64_t i = 0; call->row && i < call->rows; i++) {
+        int64_t count = fb_ring_count(&call->kv.ring, call->row[i].position);
+        if (count > most) most = count;
+    }
+    return most;
+}
+
 static void run(fb_op_kind kind, const fb_call *call) {
     assert_true(cuda_is_there());
     image im = {0};
-    uint8_t *caches[SEQUENCES] = {NULL, NULL};
-    int64_t last = call->row ? end_of_rows(call) - 1 : 0,
-            capacity = call->kv.k ? call->kv.capacity : last + 101;
+    const bool in_blocks = call->kv.tables != NULL;
+    int64_t context = context_of(call), capacity = call->kv.capacity ? call->kv.capacity : context + 100;
+    int64_t entries = in_blocks ? cuda_next_step.sequences * cuda_next_step.entries : SEQUENCES;
+    uint8_t **tables = calloc((size_t)entries, sizeof *tables);
+    assert_non_null(tables);
     for (int k = 0; k < FB_MAX_IN; k++) add_view(&im, call, &call->in[k], false);
     for (int k = 0; k < FB_MAX_OUT; k++) add_view(&im, call, &call->out[k], true);
     for (int k = 0; k < FB_MAX_WEIGHTS; k++) add_weight(&im, &call->weights[k]);
     add_cache(&im, kind, &call->kv);
+    add_pool(&im, kind, &call->kv);
     add_rows(&im, call);
-    add_bytes(&im, caches, sizeof caches);
+    add_bytes(&im, tables, entries * (int64_t)sizeof *tables);
     add_bytes(&im, call->attr.frequencies, call->attr.rotary / 2 * (int64_t)sizeof(double));
     lay_out(&im);
     if (call->kv.k) {
-        caches[SEQUENCE] = (uint8_t *)there(&im, call->kv.k) - KEYS_AT;
-        caches[1 - SEQUENCE] = caches[SEQUENCE] + WRONG_CACHE_AT;
-        set_bytes(&im, caches, sizeof caches);
+        tables[SEQUENCE] = (uint8_t *)there(&im, call->kv.k) - KEYS_AT;
+        tables[1 - SEQUENCE] = tables[SEQUENCE] + WRONG_CACHE_AT;
+    } else if (in_blocks) {
+        set_tables(&call->kv, there(&im, cuda_next_step.pool), tables);
     }
+    set_bytes(&im, tables, entries * (int64_t)sizeof *tables);
     fb_call c = on_device(&im, call);
     fb_cuda_context cx = cuda.cx;
+<<<<<<< HEAD
     cx.tables = there(&im, caches);
     cx.sequences = SEQUENCES;
     cx.invariant = cuda_invariant;
+=======
+    cx.tables = there(&im, tables);
+    cx.sequences = in_blocks ? cuda_next_step.sequences : SEQUENCES;
+    cx.runs = cuda_next_step.runs;
+    cx.run_count = cuda_next_step.run_count;
+>>>>>>> 10f4b39797ac1d7b34bf7379764c9e56220592c2
     cx.frequencies = there(&im, call->attr.rotary > 1 ? call->attr.frequencies : NULL);
-    cx.context = fb_ring_count(&call->kv.ring, last);
+    cx.context = context;
     launch(kind, &c, &im, &cx, im.after);
     check_untouched(kind, &im);
     if (!cuda.emulated || call->rows == 1 || cuda_launched[kind] % 8 == 0) {
@@ -486,6 +545,7 @@ static void run(fb_op_kind kind, const fb_call *call) {
     }
     fetch(&im, call);
     release(&im);
+    free(tables);
     cuda_launched[kind]++;
 }
 

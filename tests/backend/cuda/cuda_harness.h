@@ -12,12 +12,25 @@
 
 #include "backend/cpu/kernel_harness.h"
 #include "backend/cuda/gpu.h"
+#include "backend/cuda/kernel.h"
 
 /* "cuda", then "ref"; a row without a name ends it. */
 extern const fb_isa cuda_isas[];
 
 /* fb_cuda_context.invariant of the launches. */
 extern bool cuda_invariant;
+
+/* How the next calls are launched. Zeros: with a cache of one block, and without runs. */
+typedef struct cuda_step {
+    const fb_cuda_rows *runs;
+    int32_t run_count;
+    /* For calls with kv.tables, whose blocks have keys in the CPU's layout. NULL in a table: there is no such
+     * block, and reading or writing it crashes. */
+    int64_t sequences, entries;  /* tables, and entries of each */
+    uint8_t *pool;               /* all blocks, one behind another */
+    int64_t blocks, block_bytes; /* their number, and the size of each */
+} cuda_step;
+extern cuda_step cuda_next_step;
 
 /* Launches so far, by op. */
 extern int64_t cuda_launched[FB_OP_COUNT];
