@@ -298,6 +298,8 @@ FB_API fb_status fb_cuda_library(const char *path, fb_error *err);
 
 typedef struct fb_session fb_session;
 
+typedef struct fb_sampler fb_sampler;
+
 /* Receives the hidden state [rows, cols] after `layer` layers, for the tokens at positions `position`,
  * position + 1, … Layer 0 is the embedding; the last layer's state comes after the final norm. Return false
  * to stop: the session must then be reset. It is called in the middle of a step, which holds the device, so
@@ -349,6 +351,9 @@ typedef struct fb_session_options {
     fb_hidden_fn on_hidden;
     fb_progress_fn on_progress;
     void *user; /* passed to both callbacks */
+    /* A GPU may add products in an order that depends on how many tokens a step has: it reads long prompts
+     * faster, and the bits of an answer depend on how its prompt was cut. */
+    int64_t any_order; /* 0 or 1 */
 } fb_session_options;
 
 FB_API void fb_session_options_init(fb_session_options *options, size_t size);
@@ -365,6 +370,11 @@ FB_API void fb_session_free(fb_session *session);
  * After any other failure, or when a callback returned false, it must be reset. */
 FB_API fb_status fb_session_prefill(fb_session *session, const int32_t *ids, int64_t count, fb_error *err);
 FB_API fb_status fb_session_decode(fb_session *session, int32_t id, fb_error *err);
+/* Appends a token and chooses the one after it: fb_session_decode, then fb_sampler_next with its logits. A
+ * GPU selects the candidates itself, so that not all logits are copied to the host; there are none afterwards
+ * then (fb_session_logits). The token is the same. */
+FB_API fb_status fb_session_next(fb_session *session, int32_t id, fb_sampler *sampler, int32_t *next,
+                                 fb_error *err);
 
 /* Makes the current prefill or decode return FB_ERROR_STOPPED. If none runs, or it is almost done, the next
  * one returns it. The tokens of finished chunks of a prefill stay, and the session can go on from there.
@@ -428,8 +438,6 @@ FB_API int64_t fb_session_barriers(const fb_session *session);
 FB_API fb_status fb_session_plan_text(const fb_session *session, char **text, fb_error *err);
 
 /* ---- sampling ---- */
-
-typedef struct fb_sampler fb_sampler;
 
 /* What is added to a token's logit. Frozen, as fb_error. */
 typedef struct fb_logit_bias {

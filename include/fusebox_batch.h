@@ -75,7 +75,7 @@ typedef struct fb_answer {
     int32_t token;       /* -1: none, the answer ended without one */
     const char *text;    /* whole characters that are certain by now, not terminated; valid during the call */
     size_t bytes;        /* of text; often 0 */
-    const float *logits; /* [vocab]: what the token was chosen from; NULL without one */
+    const float *logits; /* [vocab]: what the token was chosen from; NULL unless the request wants them */
     int64_t count;       /* tokens of the answer so far, this one included */
     int64_t prompt;      /* tokens of the prompt … */
     int64_t cached;      /* … and how many of them came from the prefix cache */
@@ -97,6 +97,7 @@ typedef struct fb_request_options {
     /* Called in fb_scheduler_step for each token and for the end. Return false to cancel the request. */
     bool (*on_answer)(void *user, const fb_answer *answer);
     void *user;
+    int64_t wants_logits; /* 1: on_answer gets logits; a GPU then copies all of them to the host */
 } fb_request_options;
 
 FB_API void fb_request_options_init(fb_request_options *options, size_t size);

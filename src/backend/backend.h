@@ -16,6 +16,7 @@
 #include <stdatomic.h>
 
 #include "backend/batch.h"
+#include "base/candidate.h"
 #include "base/tensor.h"
 #include "base/turn.h"
 #include "program/program.h"
@@ -38,6 +39,7 @@ typedef struct fb_executor_options {
     fb_dtype act, kv; /* dtypes of what ops store, and of the cache */
     const char *isa;  /* of the CPU; NULL: the best */
     bool profile;     /* fill in the times of fb_trace */
+    bool invariant;   /* CUDA: a row's sums have one order, however many rows a step has */
     bool graph;       /* CUDA: record a decode step once and launch it as one graph */
     bool step; /* CUDA: run the layers as one kernel; needs `graph`, and step_why_not must return NULL */
     int64_t capacity; /* slots of a sequence's cache */
@@ -48,9 +50,19 @@ typedef struct fb_executor_options {
     int64_t slots[FB_MAX_KINDS];
     fb_ring rings[FB_MAX_KINDS];
     int64_t chunk;         /* the most rows in a step */
+    int64_t sequences;     /* the most sequences in a step */
     int64_t beyond;        /* the least slots of such a kind's ring beyond its window */
     int64_t epilogue_rows; /* the most rows in a step whose logits are wanted */
 } fb_executor_options;
+
+/* What is needed to choose the token after a wanted row, where a backend selects candidates itself. */
+typedef struct fb_choice {
+    int64_t count;      /* the best logits; 0: all of the row's logits go to fb_batch.logits */
+    fb_candidate *best; /* [FB_CANDIDATES], the first `count` of them the best first */
+    int64_t id_count;   /* more tokens whose logits are needed, at most FB_CANDIDATES */
+    const int32_t *ids;
+    fb_candidate *gathered; /* [id_count] */
+} fb_choice;
 
 /* The input of one step: rows of any number of sequences. All rows go through the layers. The rows whose
  * logits are wanted also go through the epilogue. The rows of a sequence are in the order of their positions;
@@ -61,7 +73,8 @@ typedef struct fb_batch {
     int64_t wanted;                /* number of rows whose logits are wanted; they are the last rows */
     fb_sequence *const *sequences; /* indexed by fb_row.sequence */
     int32_t sequence_count;
-    float *logits; /* [wanted, vocab], if the program computes logits */
+    float *logits;      /* [wanted, vocab], if the program computes logits */
+    fb_choice *choices; /* [wanted]; NULL: all logits of all wanted rows. Only if fb_backend.chooses */
     int32_t *best; /* [wanted]: the token with the highest score (-1: a score is NaN), if the program computes
                       only the best token */
     /* Called with the hidden state after each layer. Layer 0 is the embedding. The last call comes after the
@@ -106,8 +119,10 @@ struct fb_loaded {
 
 struct fb_backend {
     const char *name;
-    bool graphs; /* it can record a step and launch it as one graph */
-    bool paged;  /* its kernels read caches in blocks, and a step may have rows of several sequences */
+    bool graphs;  /* it can record a step and launch it as one graph */
+    bool chooses; /* it selects candidates (fb_batch.choices) */
+    bool roles;   /* a prompt's tokens are added in another order than generated ones (fb_row.prompt) */
+    int64_t session_block; /* slots of a block of a session's cache; 0: the cache is one block */
     /* device_open sets the backend's own fields and the turn; device_close ends both. */
     fb_status (*device_open)(int32_t index, fb_device **out, fb_error *err);
     void (*device_close)(fb_device *device);

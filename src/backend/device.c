@@ -153,53 +153,10 @@ static fb_status own_blocks(const fb_batch *batch, fb_error *err) {
     return FB_OK;
 }
 
-/* The rows of one sequence as a step of their own. The results go to where the whole batch has them. */
-static fb_status run_alone(fb_executor *e, const fb_batch *batch, int32_t sequence, fb_row *rows,
-                           float *logits, fb_trace *trace, fb_error *err) {
-    int64_t vocab = e->frame.bound.program->vocab, first = batch->count - batch->wanted, wanted = 0;
-    fb_batch alone = {.rows = rows,
-                      .sequences = batch->sequences + sequence,
-                      .sequence_count = 1,
-                      .logits = logits,
-                      .cancel = batch->cancel};
-    for (int64_t i = 0; i < batch->count; i++) {
-        if (batch->rows[i].sequence != sequence) continue;
-        rows[alone.count] = batch->rows[i];
-        rows[alone.count++].sequence = 0;
-        alone.wanted += i >= first;
-    }
-    if (!alone.count) return FB_OK;
-    FB_TRY(e->device->backend->run(e, &alone, trace, err));
-    for (int64_t i = first; i < batch->count; i++)
-        if (batch->rows[i].sequence == sequence)
-            memcpy(batch->logits + (i - first) * vocab, logits + wanted++ * vocab,
-                   (size_t)vocab * sizeof *logits);
-    return FB_OK;
-}
-
-/* A step of several sequences on a backend whose kernels have only one: sequence after sequence. */
-static fb_status run_each(fb_executor *e, const fb_batch *batch, fb_trace *trace, fb_error *err) {
-    const fb_program *p = e->frame.bound.program;
-    if (p->logits == FB_NONE || batch->on_hidden)
-        return fb_fail(err, FB_ERROR_UNSUPPORTED,
-                       "batch: %d sequences (this backend computes only logits of several)",
-                       batch->sequence_count);
-    int64_t bytes = batch->wanted * p->vocab * (int64_t)sizeof(float);
-    fb_row *rows = malloc((size_t)batch->count * sizeof *rows);
-    float *logits = malloc(bytes ? (size_t)bytes : 1);
-    fb_status status = rows && logits ? FB_OK : fb_fail_memory(err, "logits", bytes);
-    for (int32_t i = 0; status == FB_OK && i < batch->sequence_count; i++)
-        status = run_alone(e, batch, i, rows, logits, trace, err);
-    free(rows);
-    free(logits);
-    return status;
-}
-
 static fb_status run(fb_executor *e, const fb_batch *batch, fb_trace *trace, fb_error *err) {
     if (cancelled(batch)) return fb_fail(err, FB_ERROR_STOPPED, "run: cancelled");
     FB_TRY(own_blocks(batch, err));
-    bool together = batch->sequence_count == 1 || e->device->backend->paged;
-    FB_TRY((together ? e->device->backend->run : run_each)(e, batch, trace, err));
+    FB_TRY(e->device->backend->run(e, batch, trace, err));
     trace->steps++;
     return FB_OK;
 }

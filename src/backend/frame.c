@@ -56,7 +56,7 @@ static void divide_whole(fb_frame *f) {
     f->groups = 1;
     f->group[0].entries = 1;
     f->entries = 1;
-    f->shift = 62;
+    f->shift = FB_KV_WHOLE;
 }
 
 /* Groups of as many layers as divide those of every kind. So all blocks have one size, whatever the kind, and

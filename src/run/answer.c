@@ -16,6 +16,12 @@ fb_status fb_answer_append(fb_answer_state *a, int32_t token, fb_error *err) {
     return FB_OK;
 }
 
+/* Memory for candidates. */
+struct fb_answer_candidates {
+    int32_t ids[FB_CANDIDATES];
+    fb_candidate best[FB_CANDIDATES], gathered[FB_CANDIDATES];
+};
+
 static fb_status start_answer(const fb_model *model, const fb_request_options *o, fb_answer_state *a,
                               fb_error *err) {
     fb_sampler_options sampler;
@@ -68,6 +74,7 @@ void fb_submitted_free(fb_submitted *r) {
         fb_text_free(a->text);
         fb_stop_free(a->stop);
         free(a->tokens);
+        free(a->candidates);
     }
     free(r->answers);
     free(r);
@@ -122,18 +129,41 @@ void fb_answer_end(fb_answer_state *a, fb_finish finish, const char *message) {
     tell(a->request, &told);
 }
 
-static fb_status next(const fb_model *model, fb_answer_state *a, const float *logits, fb_error *err) {
+/* The answers that fork from a prompt's last token all choose from its logits. */
+fb_choice fb_answer_choice(fb_answer_state *a) {
+    const fb_submitted *r = a->request;
+    bool forks = r->options.samples > 1 && a->sample == 0 && a->count == r->prompt_count;
+    int64_t wants = forks || r->options.wants_logits ? 0 : fb_sampler_wants(a->sampler);
+    if (wants && !a->candidates) a->candidates = malloc(sizeof *a->candidates);
+    if (!wants || !a->candidates) return (fb_choice){0};
+    struct fb_answer_candidates *c = a->candidates;
+    return (fb_choice){.count = wants,
+                       .best = c->best,
+                       .id_count = fb_sampler_changed(a->sampler, c->ids, FB_CANDIDATES),
+                       .ids = c->ids,
+                       .gathered = c->gathered};
+}
+
+static fb_status choose(fb_answer_state *a, const float *logits, const fb_choice *choice, int32_t *token,
+                        fb_error *err) {
+    if (!choice || !choice->count) return fb_sampler_next(a->sampler, logits, token, err);
+    return fb_sampler_next_among(a->sampler, choice->best, choice->count, choice->gathered, choice->id_count,
+                                 token, err);
+}
+
+static fb_status next(const fb_model *model, fb_answer_state *a, const float *logits, const fb_choice *choice,
+                      fb_error *err) {
     const fb_request_options *o = &a->request->options;
     fb_answer told = describe(a);
     bool stopped = false;
-    FB_TRY(fb_sampler_next(a->sampler, logits, &told.token, err));
+    FB_TRY(choose(a, logits, choice, &told.token, err));
     if (!o->past_end && fb_model_is_end(model, told.token)) {
         fb_answer_end(a, FB_FINISH_END, NULL);
         return FB_OK;
     }
     FB_TRY(fb_answer_append(a, told.token, err));
     told.count++;
-    told.logits = logits;
+    if (o->wants_logits) told.logits = logits;
     if (a->text) FB_TRY(fb_text_push(a->text, told.token, &told.text, &told.bytes, err));
     FB_TRY(until_stop(a, &told, &stopped, err));
     tell(a->request, &told);
@@ -144,7 +174,7 @@ static fb_status next(const fb_model *model, fb_answer_state *a, const float *lo
     return FB_OK;
 }
 
-void fb_answer_next(const fb_model *model, fb_answer_state *a, const float *logits) {
+void fb_answer_next(const fb_model *model, fb_answer_state *a, const float *logits, const fb_choice *choice) {
     fb_error err;
-    if (next(model, a, logits, &err) != FB_OK) fb_answer_end(a, FB_FINISH_FAILED, err.message);
+    if (next(model, a, logits, choice, &err) != FB_OK) fb_answer_end(a, FB_FINISH_FAILED, err.message);
 }

@@ -34,6 +34,7 @@ struct fb_answer_state {
     bool forked;            /* it no longer waits for answer 0 */
     bool ended;
     fb_sampler *sampler;
+    struct fb_answer_candidates *candidates; /* of its choices; NULL: none yet */
     fb_text_stream *text;
     fb_stop *stop;
     fb_answer_state *next; /* in the scheduler's list of waiting or of running answers */
@@ -47,8 +48,13 @@ void fb_submitted_free(fb_submitted *request);
 /* Appends a token. */
 fb_status fb_answer_append(fb_answer_state *answer, int32_t token, fb_error *err);
 
-/* Chooses the next token from logits [vocab], tells the callback, and ends the answer if it is complete. */
-void fb_answer_next(const fb_model *model, fb_answer_state *answer, const float *logits);
+/* What is needed to choose the next token, where a backend selects candidates; zeros: all logits. */
+fb_choice fb_answer_choice(fb_answer_state *answer);
+
+/* Chooses the next token from logits [vocab], or from candidates if `choice` has some. Tells the callback,
+ * and ends the answer if it is complete. */
+void fb_answer_next(const fb_model *model, fb_answer_state *answer, const float *logits,
+                    const fb_choice *choice);
 /* Ends it, and tells the callback. */
 void fb_answer_end(fb_answer_state *answer, fb_finish finish, const char *message);
 

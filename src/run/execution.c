@@ -67,7 +67,13 @@ static fb_status settle(const fb_model *model, const fb_session_options *options
     e->isa = o->isa;
     e->profile = o->profile;
     e->epilogue_rows = o->all_logits || o->on_hidden ? o->chunk : more->wanted > 1 ? more->wanted : 1;
-    if (r->backend->paged) e->block = more->block ? more->block : FB_SESSION_BLOCK;
+    e->block = more->block ? more->block : r->backend->session_block;
+    e->sequences = more->wanted > 1 ? more->wanted : 1;
+    /* Steps are recorded for a number of rows that is a power of two. */
+    while (r->backend->graphs && (e->epilogue_rows & (e->epilogue_rows - 1)) && !o->all_logits &&
+           !o->on_hidden)
+        e->epilogue_rows++;
+    e->invariant = !o->any_order;
     return FB_OK;
 }
 
@@ -86,7 +92,8 @@ static bool same_request(const fb_request *a, const fb_request *b) {
            same_text(s->fuse, t->fuse) && same_text(s->machine, t->machine) && same_text(s->isa, t->isa) &&
            e->threads == f->threads && e->act == f->act && e->kv == f->kv && e->profile == f->profile &&
            e->capacity == f->capacity && same_ring(&e->ring, &f->ring) && e->chunk == f->chunk &&
-           e->beyond == f->beyond && e->epilogue_rows == f->epilogue_rows && e->block == f->block;
+           e->beyond == f->beyond && e->epilogue_rows == f->epilogue_rows && e->block == f->block &&
+           e->sequences == f->sequences && e->invariant == f->invariant;
 }
 
 /* ---- weights: on a device as long as their model is open ---- */

@@ -41,14 +41,10 @@ typedef struct fb_planning {
     int64_t position;
 } fb_planning;
 
-/* Slots of a block of a session's cache. As many as attention reads at a time: a single stream then is as
- * fast as with a cache in one piece. */
-#define FB_SESSION_BLOCK 128
-
 /* What a session's options do not say. Zeros: as a session needs it. */
 typedef struct fb_execution_options {
     const fb_planning *planning; /* NULL: the options' folder of measurements, or assumptions */
-    int64_t block;               /* slots of a block, where the backend has blocks; 0: FB_SESSION_BLOCK */
+    int64_t block;               /* slots of a block; 0: fb_backend.session_block */
     int64_t wanted;              /* the most rows of a step whose logits are wanted */
 } fb_execution_options;
 

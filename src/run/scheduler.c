@@ -42,6 +42,7 @@ struct fb_scheduler {
     fb_row *rows;                       /* [options.rows] */
     fb_sequence **sequences;            /* [sequences] */
     float *logits;                      /* [sequences, vocab] */
+    fb_choice *choices;                 /* [sequences]; NULL: the backend has none */
     double *decode_seconds; /* [sequences + 1]: of a step that decodes so many answers and reads no prompt */
     double row_seconds;     /* of a prompt's row in a step that also decodes */
     fb_trace trace;
@@ -94,7 +95,6 @@ static fb_status take_execution(fb_scheduler *s, const fb_session_options *given
         return fb_fail(err, FB_ERROR_USAGE, "rows: %lld (at least as many as sequences, %lld)",
                        (long long)s->options.rows, (long long)s->options.sequences);
     s->capacity = e->ring.window ? MAX_TOKENS : e->capacity;
-    if (!s->execution->request.backend->paged) s->options.prefix_cache = 0;
     return FB_OK;
 }
 
@@ -118,7 +118,7 @@ static fb_status open_pool(fb_scheduler *s, fb_error *err) {
         if (tokens > DEFAULT_CACHE) tokens = DEFAULT_CACHE;
     }
     limit = tokens / f->options.capacity * f->entries;
-    if (s->execution->request.backend->paged) limit += blocks_of(s, tokens % f->options.capacity);
+    limit += blocks_of(s, tokens % f->options.capacity);
     if (limit < 1) limit = 1;
     FB_TRY(fb_blocks_open(s->execution->executor, limit, 0, &s->pool, err));
     if (!s->options.prefix_cache || fb_frame_forgets(f)) return FB_OK;
@@ -132,6 +132,10 @@ static fb_status take_memory(fb_scheduler *s, fb_error *err) {
     s->rows = malloc((size_t)s->options.rows * sizeof *s->rows);
     s->decode_seconds = calloc(n + 1, sizeof *s->decode_seconds);
     s->logits = malloc(n * (size_t)s->vocab * sizeof *s->logits);
+    if (s->execution->request.backend->chooses) {
+        s->choices = calloc(n, sizeof *s->choices);
+        if (!s->choices) return fb_fail_memory(err, "scheduler", (int64_t)(n * sizeof *s->choices));
+    }
     if (s->parts && s->sequences && s->rows && s->decode_seconds && s->logits) return FB_OK;
     return fb_fail_memory(err, "scheduler", (int64_t)(n * (size_t)s->vocab * sizeof *s->logits));
 }
@@ -174,13 +178,19 @@ static void leave_cache(fb_scheduler *s, fb_answer_state *a) {
     fb_sequence_close(&a->sequence);
 }
 
+/* The tokens whose blocks may be shared. Where a prompt's tokens have other bits than generated ones, only
+ * those of the prompt: another request may have the same tokens in another role. */
+static int64_t shareable(const fb_scheduler *s, const fb_answer_state *a) {
+    return s->execution->request.backend->roles ? a->request->prompt_count : a->count;
+}
+
 /* Opens the sequence, with what the prefix cache has of its tokens. The last token is always computed: its
  * logits are needed. */
 static fb_status enter_cache(fb_scheduler *s, fb_answer_state *a, fb_error *err) {
     FB_TRY(fb_sequence_open(s->execution->executor, s->pool, &a->sequence, err));
     const fb_frame *f = frame_of(s);
     int64_t block = s->options.block;
-    while (s->prefix && (a->entries + 1) * block < a->count) {
+    while (s->prefix && (a->entries + 1) * block < a->count && (a->entries + 1) * block <= shareable(s, a)) {
         fb_prefix_entry *e = fb_prefix_find(s->prefix, a->entry, a->tokens + a->entries * block);
         if (!e) break;
         for (int32_t group = 0; group < f->groups; group++)
@@ -199,7 +209,8 @@ static void remember(fb_scheduler *s, fb_answer_state *a) {
     const fb_frame *f = frame_of(s);
     int64_t block = s->options.block;
     fb_block *blocks[FB_MAX_LAYERS];
-    while (s->prefix && (a->entries + 1) * block <= a->computed) {
+    while (s->prefix && (a->entries + 1) * block <= a->computed &&
+           (a->entries + 1) * block <= shareable(s, a)) {
         for (int32_t group = 0; group < f->groups; group++)
             blocks[group] = a->sequence.blocks[f->group[group].table_at + a->entries];
         fb_prefix_entry *e = fb_prefix_add(s->prefix, a->entry, a->tokens + a->entries * block, blocks);
@@ -252,6 +263,7 @@ void fb_scheduler_free(fb_scheduler *s) {
     free(s->rows);
     free(s->decode_seconds);
     free(s->logits);
+    free(s->choices);
     free(s);
 }
 
@@ -505,26 +517,37 @@ static int64_t choose_parts(fb_scheduler *s) {
 
 /* ---- the step ---- */
 
+static void add_row(fb_scheduler *s, fb_batch *batch, const fb_answer_state *a, int64_t at, int32_t sequence,
+                    bool wanted) {
+    s->rows[batch->count++] = (fb_row){.position = at,
+                                       .token = a->tokens[at],
+                                       .sequence = sequence,
+                                       .wanted = wanted,
+                                       .prompt = at < a->request->prompt_count};
+}
+
 /* Rows of parts that are not wanted come first, then the wanted ones: the last row of each part that reaches
- * the end of its tokens. `wanted`: their parts. */
+ * the end of its tokens. These are in the opposite order of parts: the last prompt's rows then lie together,
+ * so that attention computes them at once. `wanted`: their parts. */
 static fb_batch make_batch(fb_scheduler *s, part **wanted) {
-    fb_batch batch = {.rows = s->rows, .sequences = s->sequences, .logits = s->logits};
-    for (int pass = 0; pass < 2; pass++) {
-        int32_t sequence = 0;
-        for (int64_t i = 0; i < s->part_count; i++) {
-            fb_answer_state *a = s->parts[i].answer;
-            if (!a) continue;
-            int64_t end = a->computed + s->parts[i].rows;
-            bool last = end == a->count;
-            s->sequences[sequence] = &a->sequence;
-            for (int64_t at = pass ? end - 1 : a->computed; at < end - (pass ? 0 : last); at++)
-                if (!pass || last)
-                    s->rows[batch.count++] = (fb_row){
-                        .position = at, .token = a->tokens[at], .sequence = sequence, .wanted = pass};
-            if (pass && last) wanted[batch.wanted++] = &s->parts[i];
-            sequence++;
-        }
-        batch.sequence_count = sequence;
+    fb_batch batch = {.rows = s->rows, .sequences = s->sequences, .logits = s->logits, .choices = s->choices};
+    for (int64_t i = 0; i < s->part_count; i++) {
+        fb_answer_state *a = s->parts[i].answer;
+        if (!a) continue;
+        int64_t end = a->computed + s->parts[i].rows;
+        s->sequences[batch.sequence_count] = &a->sequence;
+        for (int64_t at = a->computed; at < end - (end == a->count); at++)
+            add_row(s, &batch, a, at, batch.sequence_count, false);
+        batch.sequence_count++;
+    }
+    for (int64_t i = s->part_count, sequence = batch.sequence_count; i-- > 0;) {
+        fb_answer_state *a = s->parts[i].answer;
+        if (!a) continue;
+        sequence--;
+        if (a->computed + s->parts[i].rows != a->count) continue;
+        add_row(s, &batch, a, a->count - 1, (int32_t)sequence, true);
+        if (s->choices) s->choices[batch.wanted] = fb_answer_choice(a);
+        wanted[batch.wanted++] = &s->parts[i];
     }
     return batch;
 }
@@ -564,7 +587,8 @@ static void fork_answers(fb_scheduler *s, fb_answer_state *first) {
 }
 
 /* The next token of the part's answer, and the first ones of those that waited for it. */
-static int64_t answer_part(fb_scheduler *s, fb_answer_state *a, const float *logits) {
+static int64_t answer_part(fb_scheduler *s, fb_answer_state *a, const float *logits,
+                           const fb_choice *choice) {
     fb_submitted *r = a->request;
     bool prompt = a->sample == 0 && a->count == r->prompt_count;
     int64_t tokens = 0;
@@ -573,7 +597,7 @@ static int64_t answer_part(fb_scheduler *s, fb_answer_state *a, const float *log
         fb_answer_state *b = &r->answers[i];
         int64_t before = b->count;
         if (b->ended) continue;
-        fb_answer_next(s->model, b, logits);
+        fb_answer_next(s->model, b, logits, choice);
         tokens += b->count - before;
         if (b->ended) retire(s, b);
     }
@@ -600,8 +624,9 @@ static fb_status run(fb_scheduler *s, int64_t decodes, fb_error *err) {
         s->parts[i].answer->computed += s->parts[i].rows;
         remember(s, s->parts[i].answer);
     }
-    for (int64_t i = 0; i < batch.wanted; i++)
-        tokens += answer_part(s, wanted[i]->answer, s->logits + i * s->vocab);
+    for (int64_t i = batch.wanted; i-- > 0;) /* in the order of the requests */
+        tokens +=
+            answer_part(s, wanted[i]->answer, s->logits + i * s->vocab, s->choices ? &s->choices[i] : NULL);
     count_stats(s, batch.count, tokens, seconds);
     return FB_OK;
 }

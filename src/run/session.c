@@ -8,6 +8,7 @@
 #include "base/sized.h"
 #include "run/cache.h"
 #include "run/session.h"
+#include "text/sampler.h"
 
 /* Angles are position * frequency in double. Up to this limit a position is exact. */
 #define MAX_POSITION (1ll << 53)
@@ -151,11 +152,13 @@ static bool forward_hidden(void *user, int64_t layer, const float *hidden, int64
     return s->options.on_hidden(s->options.user, layer, s->step_position, hidden, rows, cols);
 }
 
-/* Runs one step of `count` tokens. The last `wanted` of them write logits to `logits`. */
-static fb_status run_step(fb_session *s, const int32_t *ids, int64_t count, int64_t wanted, float *logits,
-                          fb_error *err) {
+/* Runs one step of `count` tokens, of a prompt or generated. The last `wanted` of them write logits to
+ * `logits`, or candidates to `choice`. */
+static fb_status run_step(fb_session *s, const int32_t *ids, int64_t count, bool prompt, int64_t wanted,
+                          float *logits, fb_choice *choice, fb_error *err) {
     for (int64_t i = 0; i < count; i++)
-        s->rows[i] = (fb_row){.position = s->position + i, .token = ids[i], .wanted = i >= count - wanted};
+        s->rows[i] = (fb_row){
+            .position = s->position + i, .token = ids[i], .wanted = i >= count - wanted, .prompt = prompt};
     fb_sequence *sequence = &s->sequence;
     fb_batch batch = {.rows = s->rows,
                       .count = count,
@@ -163,6 +166,7 @@ static fb_status run_step(fb_session *s, const int32_t *ids, int64_t count, int6
                       .sequences = &sequence,
                       .sequence_count = 1,
                       .logits = logits,
+                      .choices = choice,
                       .best = &s->best,
                       .on_hidden = s->options.on_hidden ? forward_hidden : NULL,
                       .user = s,
@@ -192,7 +196,8 @@ fb_status fb_session_prefill(fb_session *s, const int32_t *ids, int64_t count, f
         int64_t rows = count - done < s->options.chunk ? count - done : s->options.chunk;
         bool last = done + rows == count;
         int64_t wanted = every ? rows : last;
-        FB_TRY(run_step(s, ids + done, rows, wanted, all ? s->logits + done * vocab : s->logits, err));
+        FB_TRY(run_step(s, ids + done, rows, true, wanted, all ? s->logits + done * vocab : s->logits, NULL,
+                        err));
         if (last && every && !all)
             memmove(s->logits, s->logits + (rows - 1) * vocab, (size_t)vocab * sizeof *s->logits);
         done += rows;
@@ -209,9 +214,40 @@ fb_status fb_session_prefill(fb_session *s, const int32_t *ids, int64_t count, f
 fb_status fb_session_decode(fb_session *s, int32_t id, fb_error *err) {
     FB_TRY(check_tokens(s, &id, 1, err));
     s->logits_rows = 0;
-    FB_TRY(run_step(s, &id, 1, 1, s->logits, err));
+    FB_TRY(run_step(s, &id, 1, false, 1, s->logits, NULL, err));
     s->logits_rows = 1;
     return FB_OK;
+}
+
+/* The candidates of one choice. */
+typedef struct selection {
+    fb_choice choice;
+    int32_t ids[FB_CANDIDATES];
+    fb_candidate best[FB_CANDIDATES], gathered[FB_CANDIDATES];
+} selection;
+
+fb_status fb_session_next(fb_session *s, int32_t id, fb_sampler *sampler, int32_t *next, fb_error *err) {
+    *next = 0;
+    int64_t wants =
+        s->execution->request.backend->chooses && program_of(s)->logits != FB_NONE && !s->options.on_hidden
+            ? fb_sampler_wants(sampler)
+            : 0;
+    if (!wants) {
+        const float *logits;
+        FB_TRY(fb_session_decode(s, id, err));
+        FB_TRY(fb_session_logits(s, &logits, NULL, NULL, err));
+        return fb_sampler_next(sampler, logits, next, err);
+    }
+    FB_TRY(check_tokens(s, &id, 1, err));
+    selection all;
+    all.choice = (fb_choice){.count = wants,
+                             .best = all.best,
+                             .id_count = fb_sampler_changed(sampler, all.ids, FB_CANDIDATES),
+                             .ids = all.ids,
+                             .gathered = all.gathered};
+    s->logits_rows = 0;
+    FB_TRY(run_step(s, &id, 1, false, 1, s->logits, &all.choice, err));
+    return fb_sampler_next_among(sampler, all.best, wants, all.gathered, all.choice.id_count, next, err);
 }
 
 fb_status fb_session_logits(fb_session *s, const float **logits, int64_t *rows, int64_t *vocab,

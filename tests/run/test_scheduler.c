@@ -76,6 +76,7 @@ static fb_request_options request_of(const int32_t *prompt, int64_t count, int64
     o.prompt_count = count;
     o.max_tokens = tokens;
     o.past_end = true;
+    o.wants_logits = 1;
     o.on_answer = listen;
     o.user = to;
     return o;

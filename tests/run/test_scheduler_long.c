@@ -125,6 +125,7 @@ static void submit(fb_scheduler *s, fbt_random *random) {
     o.sampler = t->drawn ? &sampling : NULL;
     o.priority = (int32_t)fbt_random_below(random, 3);
     o.past_end = true;
+    o.wants_logits = 1;
     o.on_answer = listen;
     o.user = t;
     assert_ok(fb_scheduler_submit(s, &o, &t->id, &err), &err);

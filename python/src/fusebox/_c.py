@@ -114,6 +114,7 @@ class fb_session_options(Structure):
         ("on_hidden", fb_hidden_fn),
         ("on_progress", fb_progress_fn),
         ("user", c_void_p),
+        ("any_order", c_int64),
     ]
 
 

@@ -1,5 +1,5 @@
-/* The device memory that changes from step to step: the batch's rows, the address of the cache, and the best
- * token. A recorded graph reads them there, so that one recording serves every step. */
+/* The device memory that changes from step to step: the batch's rows and the best token. A recorded graph reads
+ * them there, so that one recording serves every step. */
 #ifndef FB_BACKEND_CUDA_STATE_H
 #define FB_BACKEND_CUDA_STATE_H
 
@@ -10,10 +10,8 @@ extern "C" {
 #endif
 
 typedef struct fb_cuda_state {
-    /* The cache's address and the first row lie in the same 32 bytes: one read fetches them all. */
-    uint8_t *cache; /* the caches table of one sequence */
-    int32_t best;   /* the last step's best token; -1: a score is NaN */
-    int32_t unused;
+    int32_t best; /* the last step's best token; -1: a score is NaN */
+    int32_t unused[3];
     fb_row rows[]; /* [chunk] */
 } fb_cuda_state;
 

@@ -522,16 +522,11 @@ static void run(fb_op_kind kind, const fb_call *call) {
     set_bytes(&im, tables, entries * (int64_t)sizeof *tables);
     fb_call c = on_device(&im, call);
     fb_cuda_context cx = cuda.cx;
-<<<<<<< HEAD
-    cx.tables = there(&im, caches);
-    cx.sequences = SEQUENCES;
-    cx.invariant = cuda_invariant;
-=======
     cx.tables = there(&im, tables);
     cx.sequences = in_blocks ? cuda_next_step.sequences : SEQUENCES;
     cx.runs = cuda_next_step.runs;
     cx.run_count = cuda_next_step.run_count;
->>>>>>> 10f4b39797ac1d7b34bf7379764c9e56220592c2
+    cx.invariant = cuda_invariant;
     cx.frequencies = there(&im, call->attr.rotary > 1 ? call->attr.frequencies : NULL);
     cx.context = context;
     launch(kind, &c, &im, &cx, im.after);

@@ -48,6 +48,8 @@ static int32_t threads(const fb_executor *e) {
 static const fb_backend backend = {
     .name = "cuda",
     .graphs = true,
+    .chooses = true,
+    .roles = true,
     .device_open = device_open,
     .device_close = device_close,
     .load = fb_cuda_load,

@@ -42,7 +42,7 @@ static int64_t product_scratch(fb_op_kind kind, const fb_call *call) {
 /* The most that an op needs. It depends on shapes, not on addresses. */
 static int64_t workspace_bytes(fb_frame *f) {
     const fb_program *p = f->bound.program;
-    int64_t most = FB_CUDA_COUNTERS;
+    int64_t most = fb_cuda_candidates_scratch(f->options.epilogue_rows, p->vocab);
     fb_batch batch = {.count = f->options.chunk, .wanted = f->options.epilogue_rows};
     fb_frame_place(f, NULL); /* only shapes and types of the calls are used; addresses come later */
     for (int s = 0; s < FB_SECTIONS; s++)
@@ -205,39 +205,96 @@ static fb_status upload_frequencies(fb_cuda_executor *e, uint8_t *to, fb_error *
     return FB_OK;
 }
 
+/* Assigns memory from `*at` on, at a multiple of 256 bytes. NULL: only counts. */
+static void *place(uint8_t *memory, int64_t *at, int64_t bytes) {
+    void *here = memory ? memory + *at : NULL;
+    *at += aligned(bytes);
+    return here;
+}
+
+static void place_choices(const fb_frame *f, uint8_t *memory, int64_t *at, fb_cuda_choices *c) {
+    int64_t rows = f->options.epilogue_rows, all = rows * FB_CANDIDATES;
+    c->ids = place(memory, at, all * (int64_t)sizeof *c->ids);
+    c->id_count = place(memory, at, rows * (int64_t)sizeof *c->id_count);
+    c->best = place(memory, at, all * (int64_t)sizeof *c->best);
+    c->gathered = place(memory, at, all * (int64_t)sizeof *c->gathered);
+}
+
+/* The columns of the block tables: the sequences, and one for rows that fill up a recorded step. */
+static int64_t columns_of(const fb_frame *f) { return f->options.sequences + 1; }
+
+/* The device's memory besides values; returns its size. */
+static int64_t place_device(fb_cuda_executor *e, uint8_t *memory, uint8_t **frequencies) {
+    const fb_frame *f = &e->base.frame;
+    const fb_program *p = f->bound.program;
+    int64_t at = aligned(fb_frame_bytes(f));
+    e->state = place(memory, &at, (int64_t)sizeof *e->state + f->options.chunk * (int64_t)sizeof(fb_row));
+    e->tables = place(memory, &at, f->entries * columns_of(f) * (int64_t)sizeof *e->tables);
+    *frequencies =
+        place(memory, &at, max_of(p->frequency_tables, 1) * p->head_dim / 2 * (int64_t)sizeof(double));
+    place_choices(f, memory, &at, &e->there);
+    return at;
+}
+
+static int64_t place_host(fb_cuda_executor *e, uint8_t *memory) {
+    const fb_frame *f = &e->base.frame;
+    int64_t at = 0;
+    e->sent = place(memory, &at, (int64_t)sizeof *e->sent + f->options.chunk * (int64_t)sizeof(fb_row));
+    e->sent_tables = place(memory, &at, f->entries * columns_of(f) * (int64_t)sizeof *e->sent_tables);
+    e->results = place(memory, &at, result_bytes(f));
+    place_choices(f, memory, &at, &e->here);
+    return at;
+}
+
+/* All entries of the last column are a block that no sequence has. */
+static fb_status take_spare(fb_cuda_executor *e, fb_error *err) {
+    const fb_frame *f = &e->base.frame;
+    int64_t columns = columns_of(f), bytes = f->entries * columns * (int64_t)sizeof *e->tables;
+    memset(e->sent_tables, 0, (size_t)bytes);
+    if (f->options.sequences > 1) FB_TRY(fb_cuda_cache_take(&e->base, 1, &e->spare, err));
+    for (int64_t i = 0; i < f->entries; i++) e->sent_tables[i * columns + columns - 1] = e->spare;
+    return fb_gpu_upload(e->gpu, e->tables, e->sent_tables, bytes, err);
+}
+
 static fb_status take_memory(fb_cuda_executor *e, fb_error *err) {
     fb_frame *f = &e->base.frame;
     const fb_program *p = f->bound.program;
     FB_TRY(take_workspace(e, err));
-    int64_t values = aligned(fb_frame_bytes(f));
-    int64_t state = aligned((int64_t)sizeof(fb_cuda_state) + f->options.chunk * (int64_t)sizeof(fb_row));
-    int64_t frequencies = aligned(max_of(p->frequency_tables, 1) * p->head_dim / 2 * (int64_t)sizeof(double));
     int64_t hidden = f->options.chunk * p->hidden * (int64_t)sizeof *e->hidden;
+    int64_t runs = f->options.chunk * (int64_t)sizeof *e->runs;
+    uint8_t *frequencies;
     void *memory;
-    FB_TRY(fb_gpu_take(e->gpu, "activations", values + state + frequencies, &memory, err));
+    FB_TRY(fb_gpu_take(e->gpu, "activations", place_device(e, NULL, &frequencies), &memory, err));
     e->memory = memory;
+    place_device(e, e->memory, &frequencies);
     fb_frame_place(f, e->memory);
-    e->state = (fb_cuda_state *)(void *)(e->memory + values);
-    e->cx.tables = &e->state->cache;
-    e->cx.sequences = 1;
-    FB_TRY(upload_frequencies(e, e->memory + values + state, err));
-    FB_TRY(fb_gpu_take_host(e->gpu, "results", state + result_bytes(f), &memory, err));
-    e->sent = memory;
-    e->results = (uint8_t *)memory + state;
+    e->cx.tables = (uint8_t *const *)e->tables;
+    e->cx.sequences = columns_of(f);
+    e->next_position = -1;
+    FB_TRY(upload_frequencies(e, frequencies, err));
+    FB_TRY(fb_gpu_take_host(e->gpu, "results", place_host(e, NULL), &memory, err));
+    e->host = memory;
+    place_host(e, e->host);
     e->hidden = malloc((size_t)hidden);
-    return e->hidden ? FB_OK : fb_fail_memory(err, "hidden states", hidden);
+    if (!e->hidden) return fb_fail_memory(err, "hidden states", hidden);
+    e->runs = malloc((size_t)runs);
+    if (!e->runs) return fb_fail_memory(err, "rows of a step", runs);
+    return take_spare(e, err);
 }
 
 void fb_cuda_close(fb_executor *executor) {
     fb_cuda_executor *e = (fb_cuda_executor *)executor;
     fb_gpu_wait(e->gpu, NULL);
-    fb_gpu_graph_free(e->graph);
+    for (int r = 0; r < FB_CUDA_ROW_SIZES; r++)
+        for (int c = 0; c < FB_CUDA_CONTEXT_SIZES; c++) fb_gpu_graph_free(e->recordings[r][c].graph);
+    fb_gpu_give(e->gpu, e->spare);
     fb_gpu_give(e->gpu, e->listed);
     fb_gpu_give(e->gpu, e->memory);
-    fb_gpu_give_host(e->gpu, e->sent);
+    fb_gpu_give_host(e->gpu, e->host);
     fb_cuda_workspace_leave(e->gpu, e->workspace);
     fb_cuda_work_list_free(e->list);
     free(e->hidden);
+    free(e->runs);
     free(e);
 }
 
@@ -247,6 +304,7 @@ static fb_status start(fb_cuda_executor *e, const fb_bound *bound, const fb_exec
     FB_TRY(fb_frame_init(&e->base.frame, bound, o, err));
     fb_gpu_context(e->gpu, &e->cx);
     e->cx.overlap = fb_gpu_limits(e->gpu)->major >= 9 && !o->profile;
+    e->cx.invariant = o->invariant;
     FB_TRY(take_memory(e, err));
     if (o->step) FB_TRY(list_layers(e, err));
     return fb_gpu_wait(e->gpu, err);
@@ -291,13 +349,17 @@ void fb_cuda_cache_give(fb_device *device, uint8_t *memory) {
     fb_gpu_give(((fb_cuda_device *)device)->gpu, memory);
 }
 
-/* Copies the slots of the tokens before `position`; of a ring, all slots. */
+/* Copies the slots of the tokens before `position`; of a ring or a block of several, all slots. */
 fb_status fb_cuda_cache_copy(fb_executor *executor, uint8_t *to, const uint8_t *from, int64_t position,
                              fb_error *err) {
     fb_cuda_executor *e = (fb_cuda_executor *)executor;
     const fb_frame *f = &executor->frame;
     const fb_program *p = f->bound.program;
     int64_t slot = p->head_dim * fb_dtype_size(f->options.kv);
+    if (f->options.block) {
+        FB_TRY(fb_gpu_copy_rows(e->gpu, to, from, f->block_bytes, f->block_bytes, 1, err));
+        return fb_gpu_wait(e->gpu, err);
+    }
     for (int64_t layer = 0; layer < p->layers && position > 0; layer++) {
         fb_kv kv = fb_frame_cache(f, layer);
         int64_t slots = kv.ring.window ? kv.capacity : position;

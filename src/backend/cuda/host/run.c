@@ -19,29 +19,10 @@ static fb_status launch_section(fb_cuda_executor *e, const fb_batch *batch, fb_s
     return FB_OK;
 }
 
-/* Downloads the last `rows` rows of a value to `out`, as float32. */
-static fb_status fetch(fb_cuda_executor *e, int32_t value, const fb_batch *batch, int64_t rows, float *out,
-                       fb_error *err) {
-    fb_view view = fb_frame_view(&e->base.frame, value);
-    int64_t cols = view.heads * view.width, first = fb_frame_first(&e->base.frame, value, batch, rows);
-    /* A value with storage of its own has no gaps between rows. For a view, whole rows are downloaded. */
-    int64_t bytes = ((rows - 1) * view.row_stride + cols) * fb_dtype_size(view.dtype);
-    FB_TRY(fb_gpu_download(e->gpu, e->results, fb_view_at(&view, first, 0), bytes, err));
-    FB_TRY(fb_gpu_wait(e->gpu, err));
-    for (int64_t row = 0; row < rows; row++) {
-        const void *x = fb_at(e->results, view.dtype, row * view.row_stride);
-        if (view.dtype == FB_F32)
-            memcpy(out + row * cols, x, (size_t)cols * sizeof *out);
-        else
-            for (int64_t i = 0; i < cols; i++) out[row * cols + i] = (float)fb_dtype_get(view.dtype, x, i);
-    }
-    return FB_OK;
-}
-
 static fb_status show_hidden(fb_cuda_executor *e, const fb_batch *batch, int64_t layer, int32_t value,
                              int64_t rows, fb_error *err) {
     if (!batch->on_hidden) return FB_OK;
-    FB_TRY(fetch(e, value, batch, rows, e->hidden, err));
+    FB_TRY(fb_cuda_fetch(e, value, batch, rows, e->hidden, err));
     return batch->on_hidden(batch->user, layer, e->hidden, rows, e->base.frame.bound.program->hidden)
                ? FB_OK
                : fb_fail(err, FB_ERROR_STOPPED, "run: stopped");
@@ -77,15 +58,32 @@ static fb_status launch_all(fb_cuda_executor *e, const fb_batch *batch, bool lis
 
 /* ---- a step, launched op by op ---- */
 
-static uint8_t *cache_of(const fb_batch *batch) { return batch->sequences[0]->table[0]; }
+/* The rows by their role: generated ones together, those of a prompt by themselves. */
+static int32_t find_runs(const fb_batch *batch, fb_cuda_rows *runs) {
+    int32_t count = 0;
+    for (int64_t i = 0; i < batch->count; i++) {
+        const fb_row *row = &batch->rows[i], *before = row - 1;
+        fb_cuda_rows *run = count ? &runs[count - 1] : NULL;
+        bool prompt = row->prompt != 0;
+        bool goes_on =
+            run && run->prompt == prompt &&
+            (!prompt || (row->sequence == before->sequence && row->position == before->position + 1));
+        if (goes_on)
+            run->rows++;
+        else
+            runs[count++] = (fb_cuda_rows){.first = i, .rows = 1, .prompt = prompt};
+    }
+    return count;
+}
 
-static fb_status send_state(fb_cuda_executor *e, const fb_batch *batch, fb_error *err) {
-    e->sent->best = -1;
-    e->sent->cache = cache_of(batch);
-    memcpy(e->sent->rows, batch->rows, (size_t)batch->count * sizeof *batch->rows);
-    e->next_cache = NULL;
-    return fb_gpu_upload(e->gpu, e->state, e->sent,
-                         (int64_t)sizeof *e->sent + batch->count * (int64_t)sizeof *batch->rows, err);
+/* The slots that the batch's rows look into. */
+static int64_t context_of(const fb_cuda_executor *e, const fb_batch *batch) {
+    int64_t most = 0;
+    for (int64_t i = 0; i < batch->count; i++) {
+        int64_t count = fb_ring_count(&e->base.frame.options.ring, batch->rows[i].position);
+        if (count > most) most = count;
+    }
+    return most;
 }
 
 /* Adds the times between marks to the trace. Marks are in the order of launch_all. */
@@ -106,104 +104,126 @@ static fb_status add_times(fb_cuda_executor *e, const fb_batch *batch, fb_error 
     return FB_OK;
 }
 
-static fb_status fetch_results(fb_cuda_executor *e, const fb_batch *batch, fb_error *err) {
-    const fb_program *p = e->base.frame.bound.program;
-    if (!batch->wanted) return fb_gpu_wait(e->gpu, err);
-    if (p->logits != FB_NONE) return fetch(e, p->logits, batch, batch->wanted, batch->logits, err);
-    fb_view view = fb_frame_view(&e->base.frame, p->best);
-    for (int64_t row = 0; row < batch->wanted; row++) {
-        FB_TRY(
-            fb_gpu_download(e->gpu, e->results, fb_view_at(&view, row, 0), 2 * (int64_t)sizeof(float), err));
-        FB_TRY(fb_gpu_wait(e->gpu, err));
-        batch->best[row] = (int32_t)((const float *)(const void *)e->results)[1];
-    }
-    return FB_OK;
-}
-
 static fb_status run_direct(fb_cuda_executor *e, const fb_batch *batch, fb_error *err) {
-    FB_TRY(send_state(e, batch, err));
-    e->cx.context = fb_ring_count(&e->base.frame.options.ring, batch->rows[batch->count - 1].position);
+    bool changed;
+    FB_TRY(fb_cuda_send_rows(e, batch, batch->count, err));
+    FB_TRY(fb_cuda_send_tables(e, batch, &changed, err));
+    e->cx.context = context_of(e, batch);
+    e->cx.runs = e->runs;
+    e->cx.run_count = find_runs(batch, e->runs);
     e->marks = 0;
     if (e->base.frame.options.profile) FB_TRY(fb_gpu_mark(e->gpu, 0, err));
     FB_TRY(launch_all(e, batch, false, err));
-    FB_TRY(fetch_results(e, batch, err));
+    FB_TRY(fb_cuda_fetch_results(e, batch, err));
     return e->base.frame.options.profile ? add_times(e, batch, err) : FB_OK;
 }
 
 /* ---- a decode step, recorded ---- */
 
-static fb_status record_ops(fb_cuda_executor *e, fb_error *err) {
+/* A step of one row ends with the state of the next one: the best token, if the program computes only that.
+ */
+static fb_status record_ops(fb_cuda_executor *e, int64_t rows, int64_t context, fb_error *err) {
     const fb_program *p = e->base.frame.bound.program;
-    fb_batch batch = {.count = 1, .wanted = 1};
-    e->cx.context = e->base.frame.options.capacity;
-    FB_TRY(launch_all(e, &batch, e->list != NULL, err));
+    fb_batch batch = {.count = rows, .wanted = rows};
+    fb_cuda_rows run = {.rows = rows};
+    e->cx.context = context;
+    e->cx.runs = &run;
+    e->cx.run_count = 1;
+    fb_status status = launch_all(e, &batch, rows == 1 && e->list, err);
+    e->cx.runs = NULL;
+    if (status != FB_OK || rows > 1) return status;
     const float *best = NULL;
     if (p->logits == FB_NONE) {
         fb_view view = fb_frame_view(&e->base.frame, p->best);
         best = view.data;
     }
     FB_TRY(fb_gpu_check(fb_cuda_advance(e->state, best, &e->cx), "advance", err));
-    if (best) return fb_gpu_download(e->gpu, e->results, &e->state->best, sizeof(int32_t), err);
-    fb_view view = fb_frame_view(&e->base.frame, p->logits);
-    return fb_gpu_download(e->gpu, e->results, view.data, p->vocab * fb_dtype_size(view.dtype), err);
+    if (!best) return FB_OK;
+    return fb_gpu_download(e->gpu, e->results, &e->state->best, sizeof(int32_t), err);
 }
 
-static fb_status record_step(fb_cuda_executor *e, fb_error *err) {
+static fb_status record_step(fb_cuda_executor *e, fb_cuda_recording *recording, int64_t rows, int64_t context,
+                             fb_error *err) {
     fb_trace *asked = e->trace;
-    e->recorded = (fb_trace){0};
+    recording->ops = (fb_trace){0};
     FB_TRY(fb_gpu_record_begin(e->gpu, err));
-    e->trace = &e->recorded;
-    fb_status status = record_ops(e, err),
-              ended = fb_gpu_record_end(e->gpu, &e->graph, status == FB_OK ? err : NULL);
+    e->trace = &recording->ops;
+    fb_status status = record_ops(e, rows, context, err),
+              ended = fb_gpu_record_end(e->gpu, &recording->graph, status == FB_OK ? err : NULL);
     e->trace = asked;
     if (status != FB_OK) { /* only part of a step */
-        fb_gpu_graph_free(e->graph);
-        e->graph = NULL;
+        fb_gpu_graph_free(recording->graph);
+        recording->graph = NULL;
     }
     return status != FB_OK ? status : ended;
 }
 
-static void count_recorded(fb_cuda_executor *e) {
-    fb_trace *trace = e->trace;
-    for (int i = 0; i < FB_OP_COUNT; i++) trace->ops[i] += e->recorded.ops[i];
-    for (int i = 0; i < 32; i++) trace->fuses[i] += e->recorded.fuses[i];
-    trace->barriers += e->recorded.barriers;
+static void count_recorded(fb_trace *trace, const fb_trace *recorded) {
+    for (int i = 0; i < FB_OP_COUNT; i++) trace->ops[i] += recorded->ops[i];
+    for (int i = 0; i < 32; i++) trace->fuses[i] += recorded->fuses[i];
+    trace->barriers += recorded->barriers;
     trace->graphs++;
-    trace->listed += e->recorded.listed;
+    trace->listed += recorded->listed;
 }
 
-static fb_status run_recorded(fb_cuda_executor *e, const fb_batch *batch, fb_error *err) {
+/* The recording for so many rows, which are a power of two, and a context. One row has one for all contexts:
+ * its unused splits cost little, and it must not be recorded while a text is being written. */
+static fb_status find_recording(fb_cuda_executor *e, int64_t rows, int64_t context, fb_cuda_recording **out,
+                                fb_error *err) {
+    int64_t size = e->base.frame.options.capacity;
+    int r = __builtin_ctzll((unsigned long long)rows), c = 0;
+    if (rows > 1)
+        for (size = FB_CUDA_CONTEXT; size < context && c + 1 < FB_CUDA_CONTEXT_SIZES; c++) size *= 2;
+    if (size < context || size > e->base.frame.options.capacity) size = e->base.frame.options.capacity;
+    *out = &e->recordings[r][c];
+    return (*out)->graph ? FB_OK : record_step(e, *out, rows, size, err);
+}
+
+/* The rows of a recording that has room for a batch; 0: there is none. */
+static int64_t recorded_rows(const fb_cuda_executor *e, const fb_batch *batch) {
+    const fb_executor_options *o = &e->base.frame.options;
+    int64_t rows = 1, most = o->chunk < o->epilogue_rows ? o->chunk : o->epilogue_rows;
+    if (!o->graph || o->profile || batch->on_hidden || batch->count != batch->wanted) return 0;
+    for (int64_t i = 0; i < batch->count; i++)
+        if (batch->rows[i].prompt) return 0;
+    while (rows < batch->count) rows *= 2;
+    if (rows > most || rows >= 1 << FB_CUDA_ROW_SIZES || (rows > batch->count && !e->spare)) return 0;
+    return rows;
+}
+
+static fb_status run_recorded(fb_cuda_executor *e, const fb_batch *batch, int64_t rows, fb_error *err) {
     const fb_program *p = e->base.frame.bound.program;
-    if (!e->graph) FB_TRY(record_step(e, err));
     const fb_row *row = &batch->rows[0];
-    if (e->next_cache != cache_of(batch) || e->next_position != row->position || e->next_token != row->token)
-        FB_TRY(send_state(e, batch, err));
-    FB_TRY(fb_gpu_graph_launch(e->gpu, e->graph, err));
-    FB_TRY(fb_gpu_wait(e->gpu, err));
-    count_recorded(e);
-    e->next_cache = cache_of(batch);
-    e->next_position = row->position + 1;
-    if (p->logits == FB_NONE) {
+    fb_cuda_recording *recording;
+    bool changed;
+    FB_TRY(find_recording(e, rows, context_of(e, batch), &recording, err));
+    FB_TRY(fb_cuda_send_tables(e, batch, &changed, err));
+    if (rows > 1 || e->next_position != row->position || e->next_token != row->token)
+        FB_TRY(fb_cuda_send_rows(e, batch, rows, err));
+    FB_TRY(fb_gpu_graph_launch(e->gpu, recording->graph, err));
+    if (p->logits == FB_NONE && rows == 1) {
+        FB_TRY(fb_gpu_wait(e->gpu, err));
         memcpy(batch->best, e->results, sizeof *batch->best);
-        e->next_token = *batch->best;
-        if (*batch->best < 0) e->next_cache = NULL;
-        return FB_OK;
+    } else {
+        FB_TRY(fb_cuda_fetch_results(e, batch, err));
     }
-    e->next_token = row->token; /* the device advanced the position; the token there is still this step's */
-    fb_view view = fb_frame_view(&e->base.frame, p->logits);
-    for (int64_t i = 0; i < p->vocab; i++) batch->logits[i] = (float)fb_dtype_get(view.dtype, e->results, i);
+    count_recorded(e->trace, &recording->ops);
+    if (rows > 1) return FB_OK;
+    /* The device has advanced the position, and the token if it knows it. */
+    e->next_position = row->position + 1;
+    e->next_token = p->logits == FB_NONE ? *batch->best : row->token;
+    if (e->next_token < 0) e->next_position = -1;
     return FB_OK;
 }
 
 fb_status fb_cuda_run(fb_executor *executor, const fb_batch *batch, fb_trace *trace, fb_error *err) {
     fb_cuda_executor *e = (fb_cuda_executor *)executor;
-    const fb_executor_options *o = &executor->frame.options;
-    bool recorded = o->graph && !o->profile && !batch->on_hidden && batch->count == 1 && batch->wanted == 1;
+    int64_t rows = recorded_rows(e, batch);
     e->trace = trace;
-    fb_status status = recorded ? run_recorded(e, batch, err) : run_direct(e, batch, err);
+    fb_status status = rows ? run_recorded(e, batch, rows, err) : run_direct(e, batch, err);
     if (status != FB_OK) {
         fb_gpu_wait(e->gpu, NULL); /* launched kernels still write to the cache */
-        e->next_cache = NULL;
+        e->next_position = -1;
     }
     return status;
 }
