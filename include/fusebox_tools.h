@@ -89,6 +89,7 @@ typedef struct fb_bench_options {
     int64_t reps;               /* repetitions of everything; 9 */
     fb_progress_fn on_progress; /* after each repetition; return false to stop. May be NULL */
     void *user;
+    int64_t any_order; /* as fb_session_options.any_order */
 } fb_bench_options;
 
 FB_API void fb_bench_options_init(fb_bench_options *options, size_t size);
@@ -234,6 +235,7 @@ typedef struct fb_bench_batch_options {
     int64_t batch_count;        /* 1 to 16 */
     fb_progress_fn on_progress; /* counts batches; return false to stop. May be NULL */
     void *user;
+    int64_t any_order; /* as fb_session_options.any_order */
 } fb_bench_batch_options;
 
 FB_API void fb_bench_batch_options_init(fb_bench_batch_options *options, size_t size);

@@ -21,11 +21,11 @@ OPTIONS(fb_scheduler_options, sequences, prefix_cache, .sequences = 16, .block =
         .prefix_cache = 1)
 OPTIONS(fb_request_options, prompt, wants_logits, .samples = 1)
 OPTIONS(fb_quantize_options, type, user, .type = FB_Q8_0, .head = FB_Q8_0)
-OPTIONS(fb_bench_options, threads, user, .prompt = 64, .gen = 64, .reps = 9)
+OPTIONS(fb_bench_options, threads, any_order, .prompt = 64, .gen = 64, .reps = 9)
 OPTIONS(fb_bench_ops_options, threads, user, .prompt = 64, .gen = 64, .reps = 9)
 OPTIONS(fb_bench_stream_options, threads, user, .fuse = "auto", .cache = FB_CACHE_SINKS, .sinks = SINKS,
         .ttft_limit = 10)
-OPTIONS(fb_bench_batch_options, threads, user, .fuse = "auto", .prompt = 64, .gen = 64)
+OPTIONS(fb_bench_batch_options, threads, any_order, .fuse = "auto", .prompt = 64, .gen = 64)
 OPTIONS(fb_profile_options, threads, gen, .fuse = "auto", .prompt = 64, .gen = 64)
 OPTIONS(fb_plan_report_options, threads, gen, .fuse = "auto", .prompt = 64, .gen = 64)
 OPTIONS(fb_verify_options, threads, chunk, .fuse = "auto")
@@ -42,7 +42,7 @@ OPTIONS(fb_curve_options, threads, user, .fuse = "auto", .sinks = SINKS, .every 
     .isa = (o)->isa, .backend = (o)->backend, .exact = (o)->exact, .float_dot = (o)->float_dot
 
 fb_session_options fb_bench_session(const fb_bench_options *o) {
-    return (fb_session_options){COMMON(o), .machine = o->machine, .sinks = SINKS};
+    return (fb_session_options){COMMON(o), .machine = o->machine, .sinks = SINKS, .any_order = o->any_order};
 }
 
 fb_session_options fb_bench_ops_session(const fb_bench_ops_options *o) {
@@ -56,8 +56,12 @@ fb_session_options fb_bench_stream_session(const fb_bench_stream_options *o) {
 }
 
 fb_session_options fb_bench_batch_session(const fb_bench_batch_options *o) {
-    return (fb_session_options){COMMON(o), .fuse = o->fuse, .machine = o->machine, .sinks = SINKS,
-                                .capacity = o->prompt + o->gen};
+    return (fb_session_options){COMMON(o),
+                                .fuse = o->fuse,
+                                .machine = o->machine,
+                                .sinks = SINKS,
+                                .capacity = o->prompt + o->gen,
+                                .any_order = o->any_order};
 }
 
 fb_session_options fb_profile_session(const fb_profile_options *o) {

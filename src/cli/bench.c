@@ -69,8 +69,9 @@ static bool parse(const cli_command *command, int argc, char **argv, bench_optio
     *o = (bench_options){.compare = "none,auto", .reps = defaults.reps};
     o->prompt = defaults.prompt;
     o->gen = defaults.gen;
-    cli_option execution[CLI_MODEL_ROWS], stream[CLI_MEMORY_ROWS];
+    cli_option execution[CLI_MODEL_ROWS + 1], stream[CLI_MEMORY_ROWS];
     cli_model_rows(&o->model, execution);
+    execution[CLI_MODEL_ROWS] = cli_model_invariant_row(&o->model);
     cli_memory_rows(&o->stream, stream);
     stream[0].fallback = "none: fuses are compared";
     for (int i = 0; i < CLI_MODEL_ROWS; i++)
@@ -97,7 +98,7 @@ static bool parse(const cli_command *command, int argc, char **argv, bench_optio
     };
     const cli_group groups[] = {{"what", what, sizeof what / sizeof *what},
                                 {"a stream", stream, CLI_MEMORY_ROWS},
-                                {"execution", execution, CLI_MODEL_ROWS},
+                                {"execution", execution, CLI_MODEL_ROWS + 1},
                                 {"output", output, 1}};
     cli_args args = {.command = command,
                      .notes = notes,
@@ -212,6 +213,7 @@ static int run_variants(const bench_options *o, const fb_model *model, int64_t c
     options.machine = cli_cache_folder();
     options.specs = v->specs;
     options.spec_count = v->count;
+    options.any_order = cli_model_any_order(&o->model);
     options.user = &progress;
     if (setting->busy) cli_busy_begin(setting->busy);
     if (fb_bench_run(model, &options, &report, &err) != FB_OK) return fail_bench(&progress, &err);
@@ -245,6 +247,7 @@ static int bench_batch(const bench_options *o, const fb_model *model, const char
     CLI_MODEL_SET_FUSE(&o->model, &options);
     options.prompt = o->prompt;
     options.gen = o->gen;
+    options.any_order = cli_model_any_order(&o->model);
     cli_bench_setting setting = {.path = path,
                                  .act = o->model.act,
                                  .kv = cli_model_kv(&o->model),

@@ -40,9 +40,14 @@ static fb_status prefill(cli_generation *g, fb_error *err) {
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-static fb_status decode(cli_generation *g, fb_error *err) {
+/* Whether a device may choose the token: no logits are needed for anything else. */
+static bool chooses(const cli_generation *g) { return !g->session_options.greedy && !g->with_logprobs; }
+
+/* Decodes the last token; `next` gets the one after it if `chooses`. */
+static fb_status decode(cli_generation *g, int32_t *next, fb_error *err) {
     int64_t before = fb_session_barriers(g->session);
-    fb_status status = fb_session_decode(g->session, g->last_id, err);
+    fb_status status = chooses(g) ? fb_session_next(g->session, g->last_id, g->sampler, next, err)
+                                  : fb_session_decode(g->session, g->last_id, err);
     g->step_barriers = fb_session_barriers(g->session) - before;
     return status;
 }
@@ -146,14 +151,14 @@ static fb_status write_tokens(cli_generation *g, bool *written, fb_error *err) {
             g->stop = CLI_STOP_INTERRUPT;
         if (g->stop != CLI_STOP_NONE) break;
         /* The last token is written but never decoded: its successor is not asked for. */
-        if (g->count > 0 && (status = decode(g, err)) != FB_OK) {
+        int32_t id;
+        if (g->count > 0 && (status = decode(g, &id, err)) != FB_OK) {
             if (status != FB_ERROR_STOPPED || !cli_interrupted()) break;
             status = FB_OK;
             g->stop = CLI_STOP_INTERRUPT;
             break;
         }
-        int32_t id;
-        if ((status = sample(g, &id, err)) != FB_OK) break;
+        if ((g->count == 0 || !chooses(g)) && (status = sample(g, &id, err)) != FB_OK) break;
         bool end = fb_model_is_end(g->model, id);
         if (end && !g->past_end) {
             g->stop = CLI_STOP_END;

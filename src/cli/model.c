@@ -22,6 +22,7 @@ void cli_model_rows(cli_model_options *options, cli_option rows[CLI_MODEL_ROWS])
                                    .isa = NULL,
                                    .fuse = "auto",
                                    .dot = "q8",
+                                   .invariant = "on",
                                    .backend = "auto"};
     rows[0] = (cli_option){
         CLI_ROW('t', "threads", CLI_INT, &options->threads, "N", "threads; the result does not depend on it"),
@@ -46,6 +47,15 @@ void cli_model_rows(cli_model_options *options, cli_option rows[CLI_MODEL_ROWS])
     rows[7] = (cli_option){CLI_ROW(0, "backend", CLI_STRING, &options->backend, "NAME",
                                    "auto (a GPU if there is one), cpu, cuda, cuda:1")};
 }
+
+cli_option cli_model_invariant_row(cli_model_options *options) {
+    static const char *const switches[] = {"on", "off", NULL};
+    return (cli_option){CLI_ROW(0, "invariant", CLI_CHOICE, &options->invariant, "SWITCH",
+                                "on a GPU: an answer's bits do not depend on what else a step computes"),
+                        .choices = switches};
+}
+
+bool cli_model_any_order(const cli_model_options *options) { return strcmp(options->invariant, "off") == 0; }
 
 fb_dtype cli_model_kv(const cli_model_options *options) {
     fb_dtype kv;

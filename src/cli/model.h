@@ -7,17 +7,22 @@
 typedef struct cli_model_options {
     int64_t threads; /* 0: all */
     fb_dtype act;
-    const char *kv;      /* "auto", "act" or a dtype */
-    const char *isa;     /* NULL: the best */
-    const char *backend; /* "auto", "cpu", "cuda", "cuda:1" */
-    const char *fuse;    /* "none", "all", "auto" or a list */
-    const char *dot;     /* "q8" or "float" */
-    bool exact;          /* only variants that are bit-identical to the plain ops */
+    const char *kv;        /* "auto", "act" or a dtype */
+    const char *isa;       /* NULL: the best */
+    const char *backend;   /* "auto", "cpu", "cuda", "cuda:1" */
+    const char *fuse;      /* "none", "all", "auto" or a list */
+    const char *dot;       /* "q8" or "float" */
+    bool exact;            /* only variants that are bit-identical to the plain ops */
+    const char *invariant; /* "on" or "off", of commands that have this option */
 } cli_model_options;
 
 /* Sets the defaults and writes the rows whose targets are in `options`. */
 enum { CLI_MODEL_ROWS = 8 };
 void cli_model_rows(cli_model_options *options, cli_option rows[CLI_MODEL_ROWS]);
+
+/* The row of --invariant, for commands that have it; and whether it is off. */
+cli_option cli_model_invariant_row(cli_model_options *options);
+bool cli_model_any_order(const cli_model_options *options);
 
 /* The dtype of the KV cache. */
 fb_dtype cli_model_kv(const cli_model_options *options);

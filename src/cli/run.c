@@ -73,6 +73,9 @@ static bool parse(const cli_command *command, int argc, char **argv, run_options
         {CLI_ROW(0, "template", CLI_STRING, &o->template_file, "FILE",
                  "with --chat: a chat template instead of the model's")},
     };
+    cli_option execution[CLI_MODEL_ROWS + 1];
+    memcpy(execution, model_rows, sizeof model_rows);
+    execution[CLI_MODEL_ROWS] = cli_model_invariant_row(&o->model);
     const cli_option output[] = {
         {CLI_ROW(0, "stats", CLI_FLAG, &o->stats, NULL, "times, speed and memory to standard error")},
         {CLI_ROW(0, "json", CLI_FLAG, &o->json, NULL, "one JSON object instead of the text")},
@@ -82,7 +85,7 @@ static bool parse(const cli_command *command, int argc, char **argv, run_options
     };
     const cli_group groups[] = {
         {"prompt", prompt, sizeof prompt / sizeof *prompt}, {"sampling", sampling, CLI_SAMPLING_ROWS},
-        {"memory", stream, sizeof stream / sizeof *stream}, {"execution", model_rows, CLI_MODEL_ROWS},
+        {"memory", stream, sizeof stream / sizeof *stream}, {"execution", execution, CLI_MODEL_ROWS + 1},
         {"output", output, sizeof output / sizeof *output},
     };
     cli_args args = {.command = command,
@@ -145,6 +148,7 @@ static int set_options(const run_options *o, const cli_prompt *prompt, cli_gener
     fb_session_options *session = &g->session_options;
     fb_session_options_default(session);
     CLI_MODEL_SET_FUSE(&o->model, session);
+    session->any_order = cli_model_any_order(&o->model);
     int status = cli_memory_take(&o->stream, &session->cache, &session->sinks, &session->window);
     if (status != CLI_OK) return status;
     session->greedy = cli_sampling_takes_best(&o->sampling) && !o->logprobs_given;

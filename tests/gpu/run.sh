@@ -8,6 +8,7 @@
 #     goldens    the reference answers with the planner's fuses, in three activation types
 #     proofs     each fuse against the plain program
 #     step       the layers of a step in one kernel: the bits of the same ops, launched one by one
+#     batch      random mixtures of requests: every answer has the bits that it has alone; the first token after a cached prompt
 #     streams    the goldens of streams, decoded under a graph; fuses on a ring; 100,000 tokens
 #     agree      CPU and GPU layer by layer on every golden, plain and with all fuses
 #     twice      two runs give the same bytes
@@ -109,9 +110,9 @@ one_script() { # one_script FILE ARGUMENT...
     one_program "$name" python3 -B "$@"
 }
 export goldens
-export -f step_line one_program one_kernel one_golden golden_line proof_line stream_line model_of one_pytest
+export -f step_line one_program one_kernel one_golden golden_line proof_line stream_line batch_line model_of one_pytest
 
-families="fused linear attention norm rope embed activation quantize elementwise experts experts_many"
+families="fused linear attention norm rope embed activation quantize elementwise experts experts_many rows blocks candidates"
 
 # ---- the stages -------------------------------------------------------------------------------------------------------
 
@@ -197,6 +198,33 @@ stage_streams() {
     "$FUSEBOX" run --backend cuda --stream --seed 1 -n ${STREAM_TOKENS:-100000} -p "Once upon a time" --stats >"$OUT/endless.txt" || return 1
     "$FUSEBOX" bench --backend cuda --cache sinks --window 252 --gen ${STREAM_TOKENS:-100000}
 }
+batch_line() { # batch_line MODEL OPTION...
+    local model=$1
+    shift
+    one_program "batch-$(basename "$model")-$(echo "$*" | tr -d ' ')" "$FUSEBOX" verify "$model" --batch --backend cuda "$@"
+}
+stage_batch() {
+    local case act type
+    for type in q8_0 q4_0; do
+        "$FUSEBOX" quantize models/storyteller "$OUT/$type.gguf" --type $type >/dev/null || return 1
+    done
+    {
+        for case in $cases; do
+            [ -f "$(model_of "$case")/config.json" ] || continue
+            for act in f32 f16 bf16; do
+                echo "$(model_of "$case") --act $act --rounds ${BATCH_ROUNDS:-4} --fuse all --seed $((${#case} + ${#act}))"
+            done
+            echo "$(model_of "$case") --act f16 --rounds 2 --seed 5"
+        done
+        for type in q8_0 q4_0; do
+            for act in f32 f16 bf16; do echo "$OUT/$type.gguf --act $act --rounds 3 --seed 7"; done
+            echo "$OUT/$type.gguf --act f16 --rounds 2 --dot float"
+        done
+        echo "models/storyteller --act f16 --rounds 2 --exact"
+        echo "models/storyteller --act f16 --rounds 2 --fuse none"
+        echo "models/storyteller --act f16 --rounds 2 --fuse all,-graph"
+    } | all batch_line
+}
 stage_agree() { python3 tests/gpu/agree.py --fusebox "$FUSEBOX" --only "$(echo $cases | tr ' ' ,)"; }
 stage_twice() {
     local i act
@@ -259,11 +287,11 @@ stage_torch-bench() {
 budget() { echo $(($(seconds_of "$1") * ${SLOW:-1})); }
 seconds_of() {
     case $1 in
-    build) echo 420 ;; kernels) echo 90 ;; ops) echo 20 ;; python) echo 200 ;; goldens) echo 40 ;; proofs) echo 120 ;; step) echo 40 ;; streams) echo 120 ;; agree) echo 30 ;; twice) echo 60 ;;
+    build) echo 420 ;; kernels) echo 90 ;; ops) echo 20 ;; python) echo 200 ;; goldens) echo 40 ;; proofs) echo 120 ;; step) echo 40 ;; streams) echo 120 ;; batch) echo 150 ;; agree) echo 30 ;; twice) echo 60 ;;
     memcheck) echo 60 ;; racecheck) echo 60 ;; hf) echo 80 ;; bench) echo 170 ;; torch-bench) echo 400 ;;
     esac
 }
-stages="build kernels ops python goldens proofs step streams agree twice memcheck racecheck hf bench torch-bench"
+stages="build kernels ops python goldens proofs step batch streams agree twice memcheck racecheck hf bench torch-bench"
 for stage in "$@"; do
     case " $stages " in *" $stage "*) ;; *) echo "tests/gpu/run.sh: unknown stage: $stage ($stages)" >&2; exit 2 ;; esac
 done

@@ -174,40 +174,30 @@ static bool has_order(const fb_call *call, int s, const fb_cuda_context *cx) {
     return kind == GEMM_HALF || (kind == GEMM_QUANT && gemm_few_quant_fits(w->cols, w->dtype, cx->limits));
 }
 
-int64_t fb_cuda_gemm_from(const fb_call *call) {
+int64_t fb_cuda_gemm_few_rows(const fb_call *call, const fb_cuda_context *cx) {
     for (int s = 0; s < call->attr.segments; s++)
-        if (kind_of(call, s) != GEMM_HALF) return FB_CUDA_FEW_ROWS;
-    return 1;
-}
-
-bool fb_cuda_gemm_has_order(const fb_call *call, const fb_cuda_context *cx) {
-    for (int s = 0; s < call->attr.segments; s++)
-        if (!has_order(call, s, cx)) return false;
-    return true;
+        if (!has_order(call, s, cx)) return 0;
+    return GEMM_FEW_ROWS;
 }
 
 /* Whether one launch can compute both segments. */
-static bool same_kernel(const fb_call *call, int a, int b, const fb_cuda_context *cx) {
-    return kind_of(call, a) == kind_of(call, b) && has_order(call, a, cx) == has_order(call, b, cx) &&
-           call->out[a].dtype == call->out[b].dtype &&
+static bool same_kernel(const fb_call *call, int a, int b) {
+    return kind_of(call, a) == kind_of(call, b) && call->out[a].dtype == call->out[b].dtype &&
            (kind_of(call, a) == GEMM_ANY || call->weights[4 * a].dtype == call->weights[4 * b].dtype) &&
            (call->weights[4 * a].rows % 8 == 0) == (call->weights[4 * b].rows % 8 == 0);
 }
 
-/* Launches a job whose segments all take the kernel of segment s. */
-static int product(const fb_call *call, int s, const gemm_job *job, const fb_cuda_context *cx,
+/* Launches a job whose segments all take the kernel of segment s. `few`: of generated rows. */
+static int product(const fb_call *call, int s, bool few, const gemm_job *job, const fb_cuda_context *cx,
                    const gemm_workspace *workspace) {
-    uint8_t *few = cx->scratch + workspace->few;
     switch (kind_of(call, s)) {
     case GEMM_QUANT:
-        return (cx->invariant || call->rows <= GEMM_FEW_ROWS) && has_order(call, s, cx)
-                   ? gemm_few_quant(job, cx, few)
-                   : gemm_quant(job, cx);
+        return few ? gemm_few_quant(job, cx, cx->scratch + workspace->few) : gemm_quant(job, cx);
     case GEMM_ANY:
         return gemm_any(job, cx);
     default:
-        if (call->rows <= GEMM_FEW_ROWS) return gemm_few_half(job, cx, few);
-        if (cx->blas && !cx->invariant && call->weights[4 * s].rows % 8 == 0) {
+        if (few) return gemm_few_half(job, cx, cx->scratch + workspace->few);
+        if (cx->blas && call->weights[4 * s].rows % 8 == 0) {
             int code = gemm_blas(job, cx, cx->scratch + workspace->blas);
             if (code != GEMM_UNSERVED) return code;
         }
@@ -215,7 +205,7 @@ static int product(const fb_call *call, int s, const gemm_job *job, const fb_cud
     }
 }
 
-int fb_cuda_gemm_group(const fb_call *call, const fb_cuda_context *cx) {
+static int run(const fb_call *call, bool few, const fb_cuda_context *cx) {
     gemm_workspace workspace = workspace_of(call, call->rows);
     fb_view x[FB_MAX_SEGMENTS];
     gemm_job job = {};
@@ -236,7 +226,7 @@ int fb_cuda_gemm_group(const fb_call *call, const fb_cuda_context *cx) {
         for (end = s + 1; end < segments; end++) {
             fb_call one = *call;
             if (combined) one.out[end] = one.out[s] = call->out[0];
-            if (!same_kernel(&one, s, end, cx)) break;
+            if (!same_kernel(&one, s, end)) break;
         }
         job.units = combined ? 1 : end - s;
         job.first = combined ? s : 0;
@@ -247,8 +237,11 @@ int fb_cuda_gemm_group(const fb_call *call, const fb_cuda_context *cx) {
             job.unit[u] = unit;
         }
         job.dtype = call->out[combined ? 0 : s].dtype;
-        int code = product(call, s, &job, cx, &workspace);
+        int code = product(call, s, few, &job, cx, &workspace);
         if (code) return code;
     }
     return 0;
 }
+
+int fb_cuda_gemm_group(const fb_call *call, const fb_cuda_context *cx) { return run(call, false, cx); }
+int fb_cuda_gemm_few(const fb_call *call, const fb_cuda_context *cx) { return run(call, true, cx); }

@@ -277,12 +277,12 @@ FB_DEVICE void gemm_wait(int stages) {
     }
 }
 
-/* As many stages as let `blocks` blocks, with `other` bytes each, fit on a multiprocessor, and as a block may
- * have. The device itself takes a kilobyte of shared memory for each block. */
-static inline int gemm_stages(const fb_cuda_limits *limits, int64_t stage_bytes, int64_t other, int blocks) {
+/* As many stages as let `blocks` blocks fit on a multiprocessor, and as a block may have. The device itself
+ * takes a kilobyte of shared memory for each block. */
+static inline int gemm_stages(const fb_cuda_limits *limits, int64_t stage_bytes, int blocks) {
     int64_t available = limits->blocks_shared / blocks - 1024;
     if (available > limits->shared_limit || limits->blocks_shared <= 0) available = limits->shared_limit;
-    int64_t stages = (available - other) / stage_bytes;
+    int64_t stages = available / stage_bytes;
     return stages > GEMM_MAX_STAGES ? GEMM_MAX_STAGES : stages < 2 ? 2 : (int)stages;
 }
 

@@ -1,5 +1,4 @@
-/* linear_group with many rows (a prompt): matrix products. linear.cu computes up to FB_CUDA_FEW_ROWS rows
- * itself and calls these for more. */
+/* linear_group as matrix products: the rows of prompts, and several generated ones (linear.cu). */
 #ifndef FB_BACKEND_CUDA_GEMM_H
 #define FB_BACKEND_CUDA_GEMM_H
 
@@ -9,19 +8,17 @@
 extern "C" {
 #endif
 
-/* With up to so many rows, one launch also prepares the inputs. */
+/* Rows that matvec.cuh multiplies at once, at most. */
 #define FB_CUDA_FEW_ROWS 8
 
-/* Launches a group with any number of rows. A linear alone is a group of one: attr.segments 1, no norm, no
- * act, no combination. The result is a cudaError_t. */
+/* Launches a group with any number of rows of a prompt. A linear alone is a group of one: attr.segments 1, no
+ * norm, no act, no combination. The result is a cudaError_t. */
 int fb_cuda_gemm_group(const fb_call *group, const fb_cuda_context *cx);
 
-/* The most rows with which a group is not for fb_cuda_gemm_group: FB_CUDA_FEW_ROWS, or 1 if all its segments
- * are for tensor cores. */
-int64_t fb_cuda_gemm_from(const fb_call *group);
-
-/* Whether it adds in the order of sums.h, with cx->invariant and for up to 64 rows always. */
-bool fb_cuda_gemm_has_order(const fb_call *group, const fb_cuda_context *cx);
+/* The same for generated rows, in the order of sums.h: up to the number of rows that fb_cuda_gemm_few_rows
+ * gives; 0: the group has weights for which there is no such kernel. */
+int fb_cuda_gemm_few(const fb_call *group, const fb_cuda_context *cx);
+int64_t fb_cuda_gemm_few_rows(const fb_call *group, const fb_cuda_context *cx);
 
 /* Bytes of scratch that it needs for up to `rows` rows, including the FB_CUDA_COUNTERS at its beginning.
  * `call` is a group as above. Its pointers are not followed; weights[].data NULL means that there is none. */

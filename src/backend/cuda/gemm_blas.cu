@@ -11,12 +11,17 @@
 #define WORKSPACE (32 << 20)
 #define THREADS   256
 
+/* The algorithm that the heuristic names depends on the number of rows, and so does the order of sums. With
+ * cx->invariant it is asked for so many rows, whatever their number is. */
+#define INVARIANT_ROWS 256
+
 struct blas_product {
     const void *x, *w;
     const void *bias; /* of the result's type, or NULL */
     void *out;
     int64_t rows, n, k;
     fb_dtype type, result; /* of x and w; of out and bias */
+    bool invariant;
 };
 
 /* ---- the library ---- */
@@ -66,7 +71,7 @@ static int blas_multiply(void *, const blas_product *p, void *, void *) {
 struct blas_plan {
     int64_t rows, n, k;
     fb_dtype type, result;
-    bool biased, served;
+    bool biased, served, invariant;
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t w, x, out;
     cublasLtMatmulAlgo_t algorithm;
@@ -83,16 +88,21 @@ struct blas {
 #undef X
 };
 
+static void destroy_layouts(blas *b, blas_plan *plan) {
+    if (plan->w) b->MatrixLayoutDestroy(plan->w);
+    if (plan->x) b->MatrixLayoutDestroy(plan->x);
+    if (plan->out) b->MatrixLayoutDestroy(plan->out);
+    plan->w = plan->x = plan->out = NULL;
+}
+static void destroy_plan(blas *b, blas_plan *plan) {
+    if (plan->desc) b->MatmulDescDestroy(plan->desc);
+    destroy_layouts(b, plan);
+}
+
 void fb_cuda_blas_destroy(void *handle) {
     blas *b = (blas *)handle;
     if (!b) return;
-    for (int i = 0; i < PLANS && i < b->made; i++) {
-        blas_plan *plan = &b->plans[i];
-        if (plan->desc) b->MatmulDescDestroy(plan->desc);
-        if (plan->w) b->MatrixLayoutDestroy(plan->w);
-        if (plan->x) b->MatrixLayoutDestroy(plan->x);
-        if (plan->out) b->MatrixLayoutDestroy(plan->out);
-    }
+    for (int i = 0; i < PLANS && i < b->made; i++) destroy_plan(b, &b->plans[i]);
     if (b->handle) b->Destroy(b->handle);
     pthread_mutex_destroy(&b->lock);
     if (b->library) dlclose(b->library);
@@ -120,18 +130,21 @@ static cudaDataType_t type_of(fb_dtype dtype) {
 
 /* cuBLAS is column-major: out^T [n, rows] = w [n, k] times x^T [k, rows]. Read column-major, w is [k, n],
  * hence TRANSA. */
+static bool describe_matrices(blas *b, blas_plan *plan, int64_t count) {
+    cudaDataType_t type = type_of(plan->type), result = type_of(plan->result);
+    uint64_t n = (uint64_t)plan->n, k = (uint64_t)plan->k, rows = (uint64_t)count;
+    return !b->MatrixLayoutCreate(&plan->w, type, k, n, (int64_t)k) &&
+           !b->MatrixLayoutCreate(&plan->x, type, k, rows, (int64_t)k) &&
+           !b->MatrixLayoutCreate(&plan->out, result, n, rows, (int64_t)n);
+}
 static bool describe(blas *b, blas_plan *plan) {
     cublasOperation_t transposed = CUBLAS_OP_T;
-    cudaDataType_t type = type_of(plan->type), result = type_of(plan->result);
+    cudaDataType_t result = type_of(plan->result);
     cublasLtEpilogue_t epilogue = plan->biased ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-    uint64_t n = (uint64_t)plan->n, k = (uint64_t)plan->k, rows = (uint64_t)plan->rows;
     bool good =
         !b->MatmulDescCreate(&plan->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) &&
         !b->MatmulDescSetAttribute(plan->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed) &&
-        !b->MatmulDescSetAttribute(plan->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue) &&
-        !b->MatrixLayoutCreate(&plan->w, type, k, n, (int64_t)k) &&
-        !b->MatrixLayoutCreate(&plan->x, type, k, rows, (int64_t)k) &&
-        !b->MatrixLayoutCreate(&plan->out, result, n, rows, (int64_t)n);
+        !b->MatmulDescSetAttribute(plan->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
     if (good && plan->biased)
         good = !b->MatmulDescSetAttribute(plan->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &result,
                                           sizeof result);
@@ -169,22 +182,24 @@ static blas_plan *plan_for(blas *b, const blas_product *p) {
     for (int i = 0; i < PLANS && i < b->made; i++) {
         blas_plan *plan = &b->plans[i];
         if (plan->rows == p->rows && plan->n == p->n && plan->k == p->k && plan->type == p->type &&
-            plan->result == p->result && plan->biased == (p->bias != NULL))
+            plan->result == p->result && plan->biased == (p->bias != NULL) && plan->invariant == p->invariant)
             return plan;
     }
     blas_plan *plan = &b->plans[b->made % PLANS];
-    if (b->made >= PLANS) {
-        if (plan->desc) b->MatmulDescDestroy(plan->desc);
-        if (plan->w) b->MatrixLayoutDestroy(plan->w);
-        if (plan->x) b->MatrixLayoutDestroy(plan->x);
-        if (plan->out) b->MatrixLayoutDestroy(plan->out);
-    }
+    if (b->made >= PLANS) destroy_plan(b, plan);
     b->made++;
     *plan = blas_plan();
     plan->rows = p->rows, plan->n = p->n, plan->k = p->k;
     plan->type = p->type, plan->result = p->result;
     plan->biased = p->bias != NULL;
-    plan->served = describe(b, plan) && choose(b, plan);
+    plan->invariant = p->invariant;
+    plan->served = describe(b, plan) &&
+                   describe_matrices(b, plan, plan->invariant ? INVARIANT_ROWS : plan->rows) &&
+                   choose(b, plan);
+    if (plan->invariant) {
+        destroy_layouts(b, plan);
+        plan->served = plan->served && describe_matrices(b, plan, plan->rows);
+    }
     return plan;
 }
 
@@ -288,8 +303,9 @@ static int unit_products(const gemm_job *job, int u, const fb_cuda_context *cx, 
                         fb_aligned(unit->out, 16);
         void *to = straight ? unit->out : next;
         if (!straight) next += product_bytes(job->rows * s->n, result);
-        blas_product product = {s->x,       s->w,  biased ? s->bias : NULL, to, job->rows, s->n, s->k,
-                                s->w_dtype, result};
+        blas_product product = {
+            s->x,   s->w,         biased ? s->bias : NULL, to, job->rows, s->n, s->k, s->w_dtype,
+            result, cx->invariant};
         int code = blas_multiply(cx->blas, &product, workspace, cx->stream);
         if (code) return code;
         finish.product[p] = to;

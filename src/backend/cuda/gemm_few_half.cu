@@ -36,8 +36,9 @@ template <class T, int I> struct few_half {
 #pragma unroll
         for (int i = 0; i < count / warps; i++) {
             int r = i * warps + part();
-            gemm_copy<16>(to + chunk_at(r, c),
-                          from + min(r, last) * row_bytes + (real ? (column + 8 * c) * 2 : 0), real);
+            if (r > last) break;
+            gemm_copy<16>(to + chunk_at(r, c), from + r * row_bytes + (real ? (column + 8 * c) * 2 : 0),
+                          real);
         }
     }
 
@@ -45,12 +46,14 @@ template <class T, int I> struct few_half {
         const int lane = threadIdx.x % FB_WARP, m = lane & 15, n = (lane & 7) + (lane >> 4) * 8;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const int k = (half * FB_SUMS_CHAINS + part()) * 2;
+            const int k = half * 2 * FB_SUMS_CHAINS + part(); /* and FB_SUMS_CHAINS further */
             uint32_t a[I][4], b[J / 2][4];
 #pragma unroll
-            for (int i = 0; i < I; i++) fb_ldmatrix(a[i], x + chunk_at(m + 16 * i, k + (lane >> 4)));
+            for (int i = 0; i < I; i++)
+                fb_ldmatrix(a[i], x + chunk_at(m + 16 * i, k + (lane >> 4) * FB_SUMS_CHAINS));
 #pragma unroll
-            for (int j = 0; j < J / 2; j++) fb_ldmatrix(b[j], w + chunk_at(n + 16 * j, k + (lane >> 3 & 1)));
+            for (int j = 0; j < J / 2; j++)
+                fb_ldmatrix(b[j], w + chunk_at(n + 16 * j, k + (lane >> 3 & 1) * FB_SUMS_CHAINS));
 #pragma unroll
             for (int j = 0; j < J; j++)
 #pragma unroll
@@ -99,7 +102,7 @@ template <class T, int I> struct few_half {
 };
 
 template <class P> static int launch(const gemm_job *job, const fb_cuda_context *cx, uint8_t *workspace) {
-    const int stages = gemm_stages(cx->limits, P::stage, 0, P::blocks);
+    const int stages = gemm_stages(cx->limits, P::stage, P::blocks);
     return few_launch<P>(job, cx, workspace, {stages}, (int64_t)stages * P::stage);
 }
 

@@ -41,7 +41,7 @@ template <bool nibbles, int I_> struct few_quant {
     static FB_DEVICE int column() { return (int)threadIdx.x / FB_WARP / parts * (8 * J); }
 
     /* The tile's rows of x, from block `block` of each on: a stream of 32 chunks. A warp copies every eighth
-     * row. Beyond the last row it copies the last one again, whose sums are not stored. */
+     * row. Rows beyond the last one are left as they are: their sums are not stored. */
     static FB_DEVICE void fetch_x(uint8_t *to, const gemm_segment &s, int first, int last_row, int block,
                                   int lanes, int stream) {
         const int lane = threadIdx.x % FB_WARP, blocks = (int)(s.k / 32), end = blocks * (int)sizeof(fb_q8);
@@ -49,7 +49,8 @@ template <bool nibbles, int I_> struct few_quant {
         const int row_bytes = R::x_row(lanes), at = block * (int)sizeof(fb_q8);
 #pragma unroll 1
         for (int r = threadIdx.x / FB_WARP; r < rows; r += warps) {
-            const uint8_t *from = s.x + min(first + r, last_row) * s.x_row;
+            if (first + r > last_row) break;
+            const uint8_t *from = s.x + (first + r) * s.x_row;
             uint8_t *row = to + r * row_bytes + stream * R::x;
             if (wide) {
 #pragma unroll

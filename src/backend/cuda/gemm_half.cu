@@ -1,53 +1,36 @@
 /* Products of 16-bit floats on tensor cores. x and weight have one type, a multiple of 8 columns, and rows at
- * multiples of 16 bytes. Sums are float32, in the order of sums.h.
+ * multiples of 16 bytes. Sums are float32, over the columns in order.
  *
- * A block of eight warps has a tile of 128 x 128, a warp 64 x 32 of it. A thread has 64 sums of the present
- * piece and 64 of the present group in registers; those of all groups, which change every 2048 columns, are
- * in shared memory. A stage has 32 columns, 16 KB. While one is multiplied the next ones arrive. There are
- * smaller tiles for few rows or outputs. */
+ * A block of four warps has a tile of 128 x 128, a warp 64 x 64 of it (128 sums a thread). There 8 loads of
+ * four matrices feed 32 products: from this size on, shared memory (128 bytes a clock) is not the limit. A
+ * stage has 32 columns, 16 KB. While one is multiplied the next ones arrive. Three stages fit into the 48 KB
+ * that every device has. There are smaller tiles for few rows or outputs. */
 #include "backend/cuda/gemm.cuh"
 
-#define DEPTH 32 /* columns of a stage */
-#define ROW   (DEPTH * 2)
-#define STEP  (16 * FB_SUMS_CHAINS)   /* columns from a product of a chain to the next */
-#define PIECE (FB_SUMS_PIECE / DEPTH) /* stages of a piece */
-
-/* A block has WM x WN warps, each with I x J products of 16 x 8. */
-template <int I, int J, int WM, int WN> struct half_shape {
-    static const int height = 16 * I * WM, width = 8 * J * WN, threads = FB_WARP * WM * WN;
-    static const int stage = (height + width) * ROW, totals = threads * I * J * 16;
-};
+#define DEPTH   32 /* columns of a stage */
+#define ROW     (DEPTH * 2)
+#define THREADS 128
 
 /* Offset of 16-byte chunk c (of 4) of a row in the stage's x or w. It is swizzled so that chunk c of 8 rows
  * lies in different banks. */
 static FB_DEVICE int chunk_at(int row, int c) { return row * ROW + ((c ^ (row >> 1 & 3)) << 4); }
 
-/* The first column of a stage's tile: a piece is read chain by chain. `each`: tiles of a chain. The tile's
- * second product is STEP columns further. */
-static FB_DEVICE int column_of(int tile, int each) {
-    const int piece = tile / PIECE, in_piece = tile % PIECE;
-    return piece * FB_SUMS_PIECE + in_piece / each * 16 + in_piece % each * (2 * STEP);
-}
-
-/* Copies the tile's columns from `column` on; zeros from column `end` on. Beyond the last row it copies the
- * last one again, whose sums are not stored. */
-template <int rows, int THREADS>
-static FB_DEVICE void fetch(uint8_t *to, const uint8_t *data, int row_bytes, int last, int column, int end) {
+/* Copies DEPTH columns of the tile's rows from `data` on. `columns` of them exist; zeros beyond. Beyond the
+ * last row it copies the last one again, whose sums are not stored. Offsets in a tile fit into 32 bits. */
+template <int rows>
+static FB_DEVICE void fetch(uint8_t *to, const uint8_t *data, int row_bytes, int last, int columns) {
 #pragma unroll
     for (int i = 0; i < rows * DEPTH / 8 / THREADS; i++) {
         int at = i * THREADS + (int)threadIdx.x, r = at / (DEPTH / 8), c = at % (DEPTH / 8);
-        int col = column + c / 2 * STEP + c % 2 * 8;
-        bool real = col < end;
-        gemm_copy<16>(to + chunk_at(r, c), data + (min(r, last) * row_bytes + (real ? col : 0) * 2), real);
+        bool real = 8 * c < columns;
+        gemm_copy<16>(to + chunk_at(r, c), data + (min(r, last) * row_bytes + (real ? c : 0) * 16), real);
     }
 }
 
-/* Multiplies a stage. */
-template <class T, int I, int J, int WM, int WN>
-static FB_DEVICE void multiply(const uint8_t *stage, float (*sums)[J][4]) {
-    using S = half_shape<I, J, WM, WN>;
+/* Multiplies a stage. There are 2 x 2 warps, each with I x J products of 16 x 8. */
+template <class T, int I, int J> static FB_DEVICE void multiply(const uint8_t *stage, float (*sums)[J][4]) {
     int lane = threadIdx.x % FB_WARP, warp = threadIdx.x / FB_WARP;
-    int m = warp / WN * (16 * I) + (lane & 15), n = warp % WN * (8 * J) + (lane & 7) + (lane >> 4) * 8;
+    int m = warp / 2 * (16 * I) + (lane & 15), n = warp % 2 * (8 * J) + (lane & 7) + (lane >> 4) * 8;
 #pragma unroll
     for (int k = 0; k < DEPTH / 8; k += 2) {
         uint32_t a[I][4], b[J / 2][4];
@@ -55,7 +38,7 @@ static FB_DEVICE void multiply(const uint8_t *stage, float (*sums)[J][4]) {
         for (int i = 0; i < I; i++) fb_ldmatrix(a[i], stage + chunk_at(m + 16 * i, k + (lane >> 4)));
 #pragma unroll
         for (int j = 0; j < J / 2; j++)
-            fb_ldmatrix(b[j], stage + S::height * ROW + chunk_at(n + 16 * j, k + (lane >> 3 & 1)));
+            fb_ldmatrix(b[j], stage + 32 * I * ROW + chunk_at(n + 16 * j, k + (lane >> 3 & 1)));
 #pragma unroll
         for (int j = 0; j < J; j++)
 #pragma unroll
@@ -63,111 +46,76 @@ static FB_DEVICE void multiply(const uint8_t *stage, float (*sums)[J][4]) {
     }
 }
 
-template <class T, int I, int J, int WM, int WN>
-__global__ void __launch_bounds__(FB_WARP *WM *WN, WM *WN > 4 ? 1 : 2)
-    gemm_half_kernel(GEMM_PARAMETER gemm_job job, int stages) {
-    using S = half_shape<I, J, WM, WN>;
+template <class T, int I, int J>
+__global__ void __launch_bounds__(THREADS, 2) gemm_half_kernel(GEMM_PARAMETER gemm_job job, int stages) {
+    const int height = 32 * I, width = 16 * J, stage_bytes = (height + width) * ROW;
     FB_SHARED(uint8_t, shared);
     fb_let_next_start();
     fb_wait_for_previous();
     const gemm_unit &unit = *gemm_unit_of(job, (int)blockIdx.y);
-    int64_t row = (int64_t)blockIdx.x * S::height, n = (int64_t)((int)blockIdx.y - unit.tile) * S::width;
+    int64_t row = (int64_t)blockIdx.x * height, n = (int64_t)((int)blockIdx.y - unit.tile) * width;
     int warp = threadIdx.x / FB_WARP;
-    /* [I * J][threads]: the sums of complete pieces, if there are several. */
-    float4 *totals = (float4 *)(void *)(shared + stages * S::stage) + threadIdx.x;
     for (int p = job.first; p < job.first + job.count; p++) {
         const gemm_segment &s = job.segment[unit.segment + p];
-        const int end = (int)s.k, x_row = (int)s.x_row, w_row = end * 2;
-        const int pieces = (end + FB_SUMS_PIECE - 1) / FB_SUMS_PIECE;
-        /* Tiles of each chain of the last piece, and in all. */
-        const int each = (end - (pieces - 1) * FB_SUMS_PIECE + 2 * STEP - 1) / (2 * STEP);
-        const int k_tiles = (pieces - 1) * PIECE + FB_SUMS_CHAINS * each;
-        const int x_last = (int)min((int64_t)S::height, job.rows - row) - 1,
-                  w_last = (int)min((int64_t)S::width, s.n - n) - 1;
+        int k_tiles = (int)((s.k + DEPTH - 1) / DEPTH), x_row = (int)s.x_row, w_row = (int)s.k * 2;
+        int x_last = (int)min((int64_t)height, job.rows - row) - 1,
+            w_last = (int)min((int64_t)width, s.n - n) - 1;
         const uint8_t *x = s.x + row * s.x_row, *w = s.w + n * s.k * 2;
-        float sums[I][J][4], piece[I][J][4];
+        float sums[I][J][4];
 #pragma unroll
-        for (int i = 0; i < I * J * 4; i++) {
-            sums[i / (J * 4)][i / 4 % J][i % 4] = 0;
-            piece[i / (J * 4)][i / 4 % J][i % 4] = -0.0f; /* plus x is x, also for x = -0 */
-        }
+        for (int i = 0; i < I * J * 4; i++) sums[i / (J * 4)][i / 4 % J][i % 4] = 0;
         __syncthreads(); /* all warps have read the part before */
         /* Tile `k_tile` of the columns is fetched while the one stages - 1 before it is multiplied. */
         int into = 0, from = 0;
 #pragma unroll 1
         for (int k_tile = 0; k_tile < k_tiles + stages - 1; k_tile++) {
-            const int done = k_tile - (stages - 1) + 1; /* tiles that are multiplied after this turn */
-            if (done > 0) {
+            bool multiplies = k_tile >= stages - 1;
+            if (multiplies) {
                 gemm_wait(stages);
                 __syncthreads();
             }
             if (k_tile < k_tiles) {
-                const int column =
-                    column_of(k_tile, k_tile < (pieces - 1) * PIECE ? PIECE / FB_SUMS_CHAINS : each);
-                fetch<S::height, S::threads>(shared + into, x, x_row, x_last, column, end);
-                fetch<S::width, S::threads>(shared + into + S::height * ROW, w, w_row, w_last, column, end);
-                into = into + S::stage < stages * S::stage ? into + S::stage : 0;
+                int columns = (int)(s.k - (int64_t)k_tile * DEPTH);
+                fetch<height>(shared + into, x, x_row, x_last, columns);
+                fetch<width>(shared + into + height * ROW, w, w_row, w_last, columns);
+                x += 2 * DEPTH, w += 2 * DEPTH;
+                into = into + stage_bytes < stages * stage_bytes ? into + stage_bytes : 0;
             }
             fb_copy_commit();
-            if (done <= 0) continue;
-            multiply<T, I, J, WM, WN>(shared + from, sums);
-            from = from + S::stage < stages * S::stage ? from + S::stage : 0;
-            const bool final = done > (pieces - 1) * PIECE; /* in the last piece */
-            if (final ? (done - (pieces - 1) * PIECE) % each : done % (PIECE / FB_SUMS_CHAINS)) continue;
-#pragma unroll
-            for (int i = 0; i < I * J * 4; i++) {
-                piece[i / (J * 4)][i / 4 % J][i % 4] += sums[i / (J * 4)][i / 4 % J][i % 4];
-                sums[i / (J * 4)][i / 4 % J][i % 4] = 0;
-            }
-            if (pieces == 1 || (final ? done < k_tiles : done % PIECE != 0)) continue;
-#pragma unroll
-            for (int i = 0; i < I * J; i++) {
-                float *of = piece[i / J][i % J];
-                float4 *at = totals + i * S::threads, sum = make_float4(of[0], of[1], of[2], of[3]);
-                if (done > PIECE) {
-                    float4 before = *at;
-                    sum = make_float4(before.x + sum.x, before.y + sum.y, before.z + sum.z, before.w + sum.w);
-                }
-                *at = sum;
-                of[0] = of[1] = of[2] = of[3] = -0.0f;
-                if (done == k_tiles) of[0] = sum.x, of[1] = sum.y, of[2] = sum.z, of[3] = sum.w;
+            if (multiplies) {
+                multiply<T, I, J>(shared + from, sums);
+                from = from + stage_bytes < stages * stage_bytes ? from + stage_bytes : 0;
             }
         }
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < I; i++)
-            gemm_finish_rows<J>(job, unit, p, row + warp / WN * (16 * I) + 16 * i, n + warp % WN * (8 * J),
-                                piece[i], (float *)shared + warp * GEMM_SMEM_FLOATS(J));
+            gemm_finish_rows<J>(job, unit, p, row + warp / 2 * (16 * I) + 16 * i, n + warp % 2 * (8 * J),
+                                sums[i], (float *)shared + warp * GEMM_SMEM_FLOATS(J));
     }
 }
 
-template <class T, int I, int J, int WM, int WN>
-static int launch(const gemm_job *job, const fb_cuda_context *cx) {
-    using S = half_shape<I, J, WM, WN>;
-    static_assert(2 * S::stage >= WM * WN * GEMM_SMEM_FLOATS(J) * (int)sizeof(float) &&
-                      2 * S::stage + S::totals <= 99 * 1024,
+template <class T, int I, int J> static int launch(const gemm_job *job, const fb_cuda_context *cx) {
+    const int stage_bytes = (32 * I + 16 * J) * ROW;
+    static_assert(2 * stage_bytes >= 4 * GEMM_SMEM_FLOATS(J) * (int)sizeof(float) &&
+                      2 * stage_bytes <= 48 * 1024,
                   "shared memory");
     gemm_job mine = *job;
-    dim3 grid = gemm_grid(&mine, S::height, S::width);
-    bool several = false;
-    for (int u = 0; u < job->units; u++)
-        for (int p = job->first; p < job->first + job->count; p++)
-            several = several || job->segment[job->unit[u].segment + p].k > FB_SUMS_PIECE;
-    int totals = several ? S::totals : 0;
-    int stages = gemm_stages(cx->limits, S::stage, totals, WM * WN > 4 ? 1 : 2);
-    return FB_LAUNCH(cx, grid, dim3(S::threads), (size_t)stages * S::stage + totals,
-                     (gemm_half_kernel<T, I, J, WM, WN>), mine, stages);
+    dim3 grid = gemm_grid(&mine, 32 * I, 16 * J);
+    int stages = gemm_stages(cx->limits, stage_bytes, 2);
+    return FB_LAUNCH(cx, grid, dim3(THREADS), (size_t)stages * stage_bytes, (gemm_half_kernel<T, I, J>), mine,
+                     stages);
 }
 
 template <class T> static int halves(const gemm_job *job, const fb_cuda_context *cx) {
     static const gemm_tile tiles[] = {{128, 128, 10}, {64, 64, 14}, {32, 32, 24}};
     switch (gemm_best(job, cx->limits, tiles, 3)) {
     case 0:
-        return launch<T, 4, 4, 2, 4>(job, cx);
+        return launch<T, 4, 8>(job, cx);
     case 1:
-        return launch<T, 2, 4, 2, 2>(job, cx);
+        return launch<T, 2, 4>(job, cx);
     default:
-        return launch<T, 1, 2, 2, 2>(job, cx);
+        return launch<T, 1, 2>(job, cx);
     }
 }
 

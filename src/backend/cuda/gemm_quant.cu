@@ -190,7 +190,7 @@ static int launch(const gemm_job *job, const fb_cuda_context *cx) {
     static_assert(2 * S::stage <= 48 * 1024 && finish_bytes <= 48 * 1024, "shared memory");
     gemm_job mine = *job;
     dim3 grid = gemm_grid(&mine, S::height, S::width);
-    int stages = gemm_stages(cx->limits, S::stage, 0, 2), bytes = max(stages * S::stage, finish_bytes);
+    int stages = gemm_stages(cx->limits, S::stage, 2), bytes = max(stages * S::stage, finish_bytes);
     return FB_LAUNCH(cx, grid, dim3(S::threads), (size_t)bytes, (gemm_quant_kernel<nibbles, I, J, WM, WN>),
                      mine, stages);
 }

@@ -63,64 +63,51 @@ template <class T> FB_DEVICE uint32_t mv_pair(const mv_segment &seg, int row, in
     return (col < seg.cols ? from[0].bits : 0u) | (col + 1 < seg.cols ? (uint32_t)from[1].bits << 16 : 0u);
 }
 
-/* A piece of x as the tensor cores' first operand: row c of 8 has the columns of chain c (sums.h). It is kept
- * from one row of weights to the next. Types that tensor cores do not multiply have none. */
-template <class X> struct mv_fragments {
-    int at; /* its first chunk's offset in shared memory; -1: it holds none */
-    uint32_t x[mv_tensor<X>::value ? FB_SUMS_PIECE / 32 / FB_SUMS_CHAINS : 1][4];
-};
-
-/* Lane l loads chunk mv_fragment_chunk(l / 8, l % 8) of 32 columns of each chain; after that, lane (g, t) has
- * columns 2 t and 2 t + 1 of chunk mv_fragment_chunk(i, g) in register i. Registers 0 and 1 are one product,
- * 2 and 3 the next one of the chain. */
-FB_DEVICE int mv_fragment_chunk(int i, int chain) { return (i / 2 * FB_SUMS_CHAINS + chain) * 2 + i % 2; }
-
 /* mv_multiply for one row of x and one of weights, both of the 16-bit type T, by tensor cores. Their chains
- * are the eight rows of the first operand and the eight columns of the second: the sums are on the diagonal.
- */
+ * (sums.h) are the eight rows of the first operand and the eight columns of the second: the sums are on the
+ * diagonal. */
 template <class T, bool PIPELINED>
 FB_DEVICE void mv_multiply_tensor(const mv_plan &plan, const mv_pipeline &pipeline, const int4 what,
-                                  const uint8_t *shared, float *partial, mv_fragments<T> &fragments) {
-    const int steps = FB_SUMS_PIECE / 32 / FB_SUMS_CHAINS, chunks = 4 * FB_SUMS_CHAINS; /* chunks of a step */
+                                  const uint8_t *shared, float *partial) {
     const int lane = (int)threadIdx.x % FB_WARP, g = lane / 4, t = lane % 4, count = what.w;
     const mv_header *header = pipeline.headers + pipeline.stage;
-    const int mine = mv_fragment_chunk(lane / 8, lane % 8);
-    const uint8_t *x = shared + what.x + what.z * 16;
-    const uint8_t *w = pipeline.stage_memory + pipeline.stage * plan.stage_bytes;
-    const bool whole = count == steps * chunks;
-    if (fragments.at != what.x + what.z * 16) {
-        fragments.at = what.x + what.z * 16;
-#pragma unroll
-        for (int s = 0; s < steps; s++) {
-            const int at = s * chunks + mine;
-            fb_ldmatrix(fragments.x[s], x + (whole ? at : min(at, count - 1)) * 16);
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                if (!whole && s * chunks + mv_fragment_chunk(i, g) >= count) fragments.x[s][i] = 0;
-        }
-    }
+    /* Lane l loads chunk l of 32: those of two products of each chain. */
+    const uint8_t *x = shared + what.x + (what.z + lane) * 16;
+    const uint8_t *w = pipeline.stage_memory + pipeline.stage * plan.stage_bytes + lane * 16;
     float sum[4] = {0, 0, 0, 0};
-#pragma unroll
-    for (int s = 0; s < steps; s++) {
-        const int at = s * chunks + mine;
-        uint32_t b[4];
-        if (!whole && s * chunks >= count) break;
-        if (PIPELINED)
-            fb_ldmatrix(b, w + (whole ? at : min(at, count - 1)) * 16);
-        else
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                b[i] = mv_pair<T>(plan.seg[header->s], header->row,
-                                  (what.z + s * chunks + mv_fragment_chunk(i, g)) * 8 + 2 * t);
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            if (!whole && s * chunks + mv_fragment_chunk(i, g) >= count) b[i] = 0;
-        const uint32_t first[4] = {fragments.x[s][0], 0, fragments.x[s][1], 0};
-        const uint32_t second[4] = {fragments.x[s][2], 0, fragments.x[s][3], 0};
+    auto multiply = [&](const uint32_t *a, const uint32_t *b) {
+        const uint32_t first[4] = {a[0], 0, a[1], 0}, second[4] = {a[2], 0, a[3], 0};
         fb_mma((const T *)0, sum, first, b);
         fb_mma((const T *)0, sum, second, b + 2);
+    };
+    if (PIPELINED && count == FB_SUMS_PIECE / 8) {
+#pragma unroll
+        for (int k = 0; k < FB_SUMS_PIECE / 8; k += FB_WARP) {
+            uint32_t a[4], b[4];
+            fb_ldmatrix(a, x + k * 16);
+            fb_ldmatrix(b, w + k * 16);
+            multiply(a, b);
+        }
+    } else {
+#pragma unroll 1
+        for (int k = 0; k < count; k += FB_WARP) {
+            /* Chunks beyond the piece count as zeros. Register i has columns 2 t and 2 t + 1 of chunk 8 i +
+             * g. */
+            const int at = min(k, count - 1 - lane) * 16;
+            uint32_t a[4], b[4];
+            fb_ldmatrix(a, x + at);
+            if (PIPELINED) fb_ldmatrix(b, w + at);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int chunk = k + 8 * i + g;
+                if (!PIPELINED)
+                    b[i] = mv_pair<T>(plan.seg[header->s], header->row, (what.z + chunk) * 8 + 2 * t);
+                if (chunk >= count) a[i] = b[i] = 0;
+            }
+            multiply(a, b);
+        }
     }
-    if (g / 2 == t) partial[header->partial + g] = sum[g % 2];
+    if (g / 2 == t) partial[header->partial + g] = g % 2 ? sum[1] : sum[0];
 }
 
 /* Multiplies the piece in the pipeline's next stage, R rows of weights, with M rows of x. `what`: the first
@@ -128,10 +115,9 @@ FB_DEVICE void mv_multiply_tensor(const mv_plan &plan, const mv_pipeline &pipeli
  * of 5 and 8 chunks a lane, which float16 of the usual widths has. */
 template <class W, class X, int M, int R, bool PIPELINED>
 FB_DEVICE void mv_multiply(const mv_plan &plan, const mv_pipeline &pipeline, const int4 what,
-                           const uint8_t *shared, float *partial, mv_fragments<X> &fragments) {
+                           const uint8_t *shared, float *partial) {
     if constexpr (mv_tensor<X>::value)
-        return mv_multiply_tensor<X, PIPELINED>(plan, pipeline, what, shared, partial, fragments);
-    (void)fragments;
+        return mv_multiply_tensor<X, PIPELINED>(plan, pipeline, what, shared, partial);
     const int lane = (int)threadIdx.x % FB_WARP, count = what.w;
     const mv_header *header = pipeline.headers + pipeline.stage;
     const int4 where = *(const int4 *)&header->partial;
@@ -191,14 +177,12 @@ __global__ void __launch_bounds__(MV_THREADS, 1) mv_kernel(const __grid_constant
     mv_stage_all<PIPELINED, W, X, M>(plan, shared, partial, stats, norms);
     mv_sync();
 
-    mv_fragments<X> fragments;
-    fragments.at = -1;
 #pragma unroll 1
     for (;;) {
         const int4 what = *(const int4 *)&pipeline.headers[pipeline.stage].x_at;
         if (what.w == 0) break;
         if (PIPELINED) mv_wait_stage(plan, pipeline);
-        mv_multiply<W, X, M, R, PIPELINED>(plan, pipeline, what, shared, partial, fragments);
+        mv_multiply<W, X, M, R, PIPELINED>(plan, pipeline, what, shared, partial);
         mv_refill_stage<W, R, PIPELINED>(plan, pipeline, cursor);
     }
     mv_sync();

@@ -151,13 +151,11 @@ FB_DEVICE void pk_matvec(const pk_op &op, const mv_plan *later, const pk_tagged_
     here.stage_bytes = params.stage_bytes;
     here.scale_at = plan.scale_at;
     here.scale_row = plan.scale_row;
-    mv_fragments<X> fragments;
-    fragments.at = -1;
 #pragma unroll 1
     for (; pieces > 0; pieces--) {
         mv_barrier_wait(pipeline.of.full + pipeline.of.stage, pipeline.of.phase);
         const int4 what = *(const int4 *)&pipeline.of.headers[pipeline.of.stage].x_at;
-        mv_multiply<W, X, 1, R, true>(here, pipeline.of, what, shared, partial, fragments);
+        mv_multiply<W, X, 1, R, true>(here, pipeline.of, what, shared, partial);
         /* Each lane arrives for itself. One arrival for all after a __syncwarp is no faster, and
          * compute-sanitizer's racecheck does not understand it. */
         mv_barrier_arrive(pipeline.empty + pipeline.of.stage);

@@ -1,12 +1,15 @@
-/* The order in which a linear adds an output's products. It depends on the number of columns, the dtypes of
- * weight and x and the kind of product, and on nothing else: not on the number of rows, the kernel, the grid
- * or what is done with the result. So a row has the same bits alone and in every batch.
+/* The order in which a linear adds the products of a generated token's row. It depends on the number of
+ * columns, the dtypes of weight and x and the kind of product, and on nothing else: not on the number of
+ * rows, the kernel, the grid or what is done with the result. So a row has the same bits alone and in every
+ * batch. (The rows of a prompt are added in the order of gemm_half.cu, gemm_quant.cu, gemm_any.cu or
+ * cuBLASLt, which does not depend on the number of rows either.)
  *
  * A row is cut into chunks of 16 bytes of weights, and these into pieces:
  *  - 16-bit weights and x of the same type: tensor cores multiply 16 columns at a time. A piece of 2048
- * columns has 128 such products, in eight chains: chain c adds products c, c + 8, c + 16, …. So one row of
- * weights can be copied as it lies in memory and multiplied with one row of x: its chains are the eight
- * columns of the tensor cores' second operand.
+ * columns has 128 such products, in eight chains. Product p of chain c has chunks 16 p + c and 16 p + 8 + c.
+ * So one row of weights can be copied as it lies in memory and multiplied with one row of x: its chains are
+ * the eight columns of the tensor cores' second operand, and eight neighbouring chunks lie in different
+ * banks.
  *  - Integers: a piece has lane_chunks chunks for each of 32 lanes: lane l adds chunks l, l + 32, … one after
  *    the other. Eight neighbouring lanes are added as a tree.
  *  - All others: likewise, but all 32 lanes are added as a tree.

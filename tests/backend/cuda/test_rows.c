@@ -12,6 +12,7 @@ enum { POOL = 64, MOST = 67 };
 static fbt_guard pool[POOL];
 static int pooled;
 static fbt_random random_numbers;
+static bool prompt; /* the role of all rows */
 
 static void *take(int64_t bytes) {
     assert_true(pooled < POOL);
@@ -50,6 +51,8 @@ static void run_rows(const fb_call *whole, int64_t first, int64_t rows) {
         if (call.in[i].data) call.in[i].data = fb_view_at(&whole->in[i], first, 0);
     for (int i = 0; i < FB_MAX_OUT; i++)
         if (call.out[i].data) call.out[i].data = fb_view_at(&whole->out[i], first, 0);
+    const fb_cuda_rows run = {.rows = rows, .prompt = prompt};
+    cuda_next_step = (cuda_step){.runs = &run, .run_count = 1};
     cuda_isas[0].kernels[FB_OP_LINEAR_GROUP](&call, &(fb_worker){.count = 1});
 }
 
@@ -115,13 +118,13 @@ static const kind_of_product kinds[] = {{"f16", FB_F16, FB_F16, FB_DOT_FLOAT},
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
 /* One segment, with a norm before it or not, for sums of all shapes. */
-static void linears(void **state) {
+static void linears_in(bool role) {
     static const int64_t columns[] = {32, 288, 2048, 2624, 4160};
-    (void)state;
+    prompt = role;
     for (int k = 0; k < KINDS; k++)
         for (size_t c = 0; c < sizeof columns / sizeof *columns; c++) {
             const kind_of_product *of = &kinds[k];
-            if (cuda_is_emulated() && (k >= 4 ? c != 1 : c % 2 != (size_t)k % 2)) continue;
+            if (cuda_is_emulated() && (prompt || k >= 4 ? c != 1 : c % 2 != (size_t)k % 2)) continue;
             int64_t cols = columns[c], n = 24 + 7 * (int64_t)c;
             char what[64];
             snprintf(what, sizeof what, "%s, %lld x %lld", of->name, (long long)n, (long long)cols);
@@ -142,8 +145,8 @@ static void linears(void **state) {
 }
 
 /* Two segments that are multiplied, or added to a residual; three with an output each. */
-static void groups(void **state) {
-    (void)state;
+static void groups_in(bool role) {
+    prompt = role;
     for (int k = 0; k < 5; k++)
         for (int form = 0; form < 3; form++) {
             const kind_of_product *of = &kinds[k];
@@ -168,6 +171,23 @@ static void groups(void **state) {
         }
 }
 
+static void linears(void **state) {
+    (void)state;
+    linears_in(false);
+}
+static void groups(void **state) {
+    (void)state;
+    groups_in(false);
+}
+static void linears_of_prompts(void **state) {
+    (void)state;
+    linears_in(true);
+}
+static void groups_of_prompts(void **state) {
+    (void)state;
+    groups_in(true);
+}
+
 static int setup(void **state) {
     (void)state;
     cuda_invariant = true;
@@ -176,6 +196,8 @@ static int setup(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(linears), cmocka_unit_test(groups)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(linears), cmocka_unit_test(groups),
+                                       cmocka_unit_test(linears_of_prompts),
+                                       cmocka_unit_test(groups_of_prompts)};
     return cuda_run_group("rows", tests, sizeof tests / sizeof *tests, setup);
 }

@@ -52,7 +52,14 @@ static fb_status launch_all(fb_cuda_executor *e, const fb_batch *batch, bool lis
         if (layer + 1 < p->layers) FB_TRY(show_hidden(e, batch, layer + 1, p->residual, batch->count, err));
     }
     if (!batch->wanted) return FB_OK;
-    FB_TRY(launch_section(e, batch, FB_EPILOGUE, 0, err));
+    /* The head is computed as for generated tokens, whatever a row's role is: head_argmax has no other way.
+     */
+    const fb_cuda_rows wanted = {.rows = batch->wanted};
+    e->cx.runs = &wanted;
+    e->cx.run_count = 1;
+    fb_status status = launch_section(e, batch, FB_EPILOGUE, 0, err);
+    e->cx.runs = NULL;
+    FB_TRY(status);
     return show_hidden(e, batch, p->layers, p->final_norm, batch->wanted, err);
 }
 
@@ -130,7 +137,6 @@ static fb_status record_ops(fb_cuda_executor *e, int64_t rows, int64_t context, 
     e->cx.runs = &run;
     e->cx.run_count = 1;
     fb_status status = launch_all(e, &batch, rows == 1 && e->list, err);
-    e->cx.runs = NULL;
     if (status != FB_OK || rows > 1) return status;
     const float *best = NULL;
     if (p->logits == FB_NONE) {
