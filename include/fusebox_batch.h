@@ -8,7 +8,7 @@
  * that decode go first; prompts are read in the rest of the step, piece by piece, so that a long prompt does
  * not stall the others.
  *
- * On the CPU, what a request answers does not depend on the others: the bits of its logits are those that it
+ * What a request answers does not depend on the others: the bits of its logits are those that it
  * would have alone, whatever else is in the step, however its prompt was cut, whether its beginning came from
  * the prefix cache, and whether it was put back and computed again because the memory was full. Its random
  * numbers depend on its seed only.

@@ -1,5 +1,6 @@
 /* Products of up to 64 rows of 16-bit floats with weights of the same type, on tensor cores, in the order of
- * sums.h. A group is a piece of 2048 columns, its parts are the eight chains: one for each warp of a block.
+ * sums.h. A group is a piece of up to 2048 columns, its parts are the eight chains: one for each warp of a
+ * block.
  *
  * The block's warps copy 256 columns at a time together. Of each 256 columns, a warp multiplies two times 16.
  */
@@ -20,9 +21,7 @@ template <class T, int I> struct few_half {
     struct setup {
         int stages;
     };
-    static FB_HOST_DEV int groups(const gemm_segment &s) {
-        return (int)((s.k + FB_SUMS_PIECE - 1) / FB_SUMS_PIECE);
-    }
+    static FB_HOST_DEV int groups(const gemm_segment &s) { return fb_sums_of_halves(s.k).pieces; }
     static FB_DEVICE int part() { return (int)threadIdx.x / FB_WARP; }
     static FB_DEVICE int column() { return 0; }
 
@@ -64,9 +63,9 @@ template <class T, int I> struct few_half {
     /* Weights may be read before the kernel before this one has ended; x only afterwards (`waits`). */
     static FB_DEVICE int compute(const gemm_segment &s, setup setup, int64_t n, int first, int last_row,
                                  int group, uint8_t *shared, bool waits, float (*sums)[J][4]) {
-        const int stages = setup.stages, begin = group * FB_SUMS_PIECE;
-        const int end = (int)min((int64_t)begin + FB_SUMS_PIECE, s.k),
-                  tiles = (end - begin + DEPTH - 1) / DEPTH;
+        const int stages = setup.stages, columns = fb_sums_of_halves(s.k).lane_chunks * FB_WARP * 8;
+        const int begin = group * columns;
+        const int end = (int)min((int64_t)begin + columns, s.k), tiles = (end - begin + DEPTH - 1) / DEPTH;
         const int w_last = (int)min((int64_t)FEW_WIDTH, s.n - n) - 1;
         const uint8_t *w = s.w + n * s.k * 2, *x = s.x + first * s.x_row;
 #pragma unroll
@@ -120,5 +119,5 @@ int gemm_few_half(const gemm_job *job, const fb_cuda_context *cx, uint8_t *works
 }
 
 int64_t gemm_few_half_workspace_bytes(int64_t k, int64_t n) {
-    return few_workspace_bytes((k + FB_SUMS_PIECE - 1) / FB_SUMS_PIECE, n);
+    return few_workspace_bytes(fb_sums_of_halves(k).pieces, n);
 }

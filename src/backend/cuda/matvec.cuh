@@ -80,14 +80,19 @@ FB_DEVICE void mv_multiply_tensor(const mv_plan &plan, const mv_pipeline &pipeli
         fb_mma((const T *)0, sum, first, b);
         fb_mma((const T *)0, sum, second, b + 2);
     };
-    if (PIPELINED && count == FB_SUMS_PIECE / 8) {
+    auto multiply_whole = [&](int k) {
+        uint32_t a[4], b[4];
+        fb_ldmatrix(a, x + k * 16);
+        fb_ldmatrix(b, w + k * 16);
+        multiply(a, b);
+    };
+    /* Pieces of 2048 and 1280 columns, which the usual widths have. */
+    if (PIPELINED && count == 8 * FB_WARP) {
 #pragma unroll
-        for (int k = 0; k < FB_SUMS_PIECE / 8; k += FB_WARP) {
-            uint32_t a[4], b[4];
-            fb_ldmatrix(a, x + k * 16);
-            fb_ldmatrix(b, w + k * 16);
-            multiply(a, b);
-        }
+        for (int k = 0; k < 8 * FB_WARP; k += FB_WARP) multiply_whole(k);
+    } else if (PIPELINED && count == 5 * FB_WARP) {
+#pragma unroll
+        for (int k = 0; k < 5 * FB_WARP; k += FB_WARP) multiply_whole(k);
     } else {
 #pragma unroll 1
         for (int k = 0; k < count; k += FB_WARP) {

@@ -21,7 +21,7 @@
 #include "backend/cuda/device.cuh"
 #include "program/ops.h"
 
-#define FB_SUMS_PIECE  2048 /* columns, of 16-bit floats */
+#define FB_SUMS_PIECE  2048 /* columns of 16-bit floats, at most */
 #define FB_SUMS_CHAINS 8    /* sums of a piece of 16-bit floats */
 #define FB_SUMS_OCTETS 4    /* sums of a piece of integers */
 
@@ -57,14 +57,19 @@ FB_HOST_DEV fb_sums fb_sums_of_integers(int64_t cols, fb_dtype weight) {
     return sums;
 }
 
+/* Of 16-bit floats: as few pieces as possible, of nearly the same length. A lane of matvec.cuh loads whole
+ * chunks. */
+FB_HOST_DEV fb_sums fb_sums_of_halves(int64_t cols) {
+    int chunks = (int)((cols + 7) / 8), pieces = (chunks + FB_SUMS_PIECE / 8 - 1) / (FB_SUMS_PIECE / 8);
+    int lane_chunks = (chunks + pieces * FB_WARP - 1) / (pieces * FB_WARP);
+    fb_sums sums = {chunks, lane_chunks, pieces, FB_SUMS_CHAINS};
+    return sums;
+}
+
 static inline fb_sums fb_sums_of(int64_t cols, fb_dtype weight, fb_dtype x, fb_dot dot) {
     int chunk = fb_sums_chunk(weight), chunks = (int)((cols + chunk - 1) / chunk);
     if (dot != FB_DOT_FLOAT) return fb_sums_of_integers(cols, weight);
-    if ((weight == FB_F16 || weight == FB_BF16) && x == weight) {
-        int piece = FB_SUMS_PIECE / chunk;
-        fb_sums sums = {chunks, piece / FB_WARP, (chunks + piece - 1) / piece, FB_SUMS_CHAINS};
-        return sums;
-    }
+    if ((weight == FB_F16 || weight == FB_BF16) && x == weight) return fb_sums_of_halves(cols);
     return fb_sums_of_lanes(chunks, weight == FB_Q4_0 ? 3 : 8);
 }
 
