@@ -227,6 +227,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "fb_session_free": (None, [c_void_p]),
     "fb_session_prefill": (Status, [c_void_p, POINTER(c_int32), c_int64, _error]),
     "fb_session_decode": (Status, [c_void_p, c_int32, _error]),
+    "fb_session_next": (Status, [c_void_p, c_int32, c_void_p, POINTER(c_int32), _error]),
     "fb_session_cancel": (None, [c_void_p]),
     "fb_session_logits": (Status, [c_void_p, POINTER(c_void_p), _i64, _i64, _error]),
     "fb_session_best": (Status, [c_void_p, POINTER(c_int32), _error]),

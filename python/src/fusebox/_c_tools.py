@@ -52,6 +52,7 @@ class fb_bench_options(Structure):
         ("reps", c_int64),
         ("on_progress", fb_progress_fn),
         ("user", c_void_p),
+        ("any_order", c_int64),
     ]
 
 

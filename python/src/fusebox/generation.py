@@ -199,9 +199,7 @@ class TextStream:
                 self.stop = self._limit_name
                 break
             # The last token is returned but not decoded: nobody asked for its successor.
-            if self._count:
-                self._decode(id)
-            id = self._sample()
+            id = self._next(id) if self._count else self._sample()
             end = session.model.is_end(id)
             if end and not self._past_end:
                 self.stop = "end"
@@ -232,6 +230,16 @@ class TextStream:
         before = self.session.barriers
         self.session.decode(id)
         self._step_barriers = self.session.barriers - before
+
+    def _next(self, id: int) -> int:
+        """Decodes a token and chooses the one after it, on the device where that can."""
+        if self._takes_best:
+            self._decode(id)
+            return self.session.best()
+        before, chosen = self.session.barriers, ctypes.c_int32()
+        self.session._step(lib.fb_session_next, id, self._sampler.pointer, ctypes.byref(chosen))
+        self._step_barriers = self.session.barriers - before
+        return chosen.value
 
     def _sample(self) -> int:
         if self._takes_best:
