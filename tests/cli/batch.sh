@@ -26,7 +26,7 @@ done
 succeeds "plain ops" verify $goldens/neox-serial --batch --rounds 5 --fuse none --seed 3
 succeeds "exact" verify $goldens/qwen3 --batch --rounds 5 --exact --seed 4
 succeeds "three threads" verify $goldens/llama-mha --batch --rounds 5 --threads 3 --seed 5
-succeeds "the built-in model" verify --batch --rounds 2 --act f16 --seed 1
+succeeds "the built-in model" verify --batch --rounds 2 --act f16 --seed 7
 matches "answers were put back" "$work/out" '^answers put back +[1-9]'
 matches "the prefix cache was used" "$work/out" '^tokens from the prefix cache +[1-9]'
 for type in q8_0 q4_0; do

@@ -74,6 +74,11 @@ stream_line() { # stream_line CASE FUSE ACT OPTION...
     MODEL=$(model_of "${case%-oz}") one_program "stream-$case-$fuse-$act${*:+-}$(echo "$*" | tr -d ' ')" "$FUSEBOX" verify "$(model_of "${case%-oz}")" \
         --golden $goldens/streaming/$case.safetensors --backend cuda --fuse "$fuse" --act "$act" "$@"
 }
+batch_line() { # batch_line MODEL OPTION...
+    local model=$1
+    shift
+    one_program "batch-$(basename "$model")-$(echo "$*" | tr -d ' ')" "$FUSEBOX" verify "$model" --batch --backend cuda "$@"
+}
 step_line() { # step_line MODEL LAUNCHES OPTION...: of a step; compute-sanitizer in $WRAPPER
     local model=$1 launches=$2 name
     shift 2
@@ -198,11 +203,6 @@ stage_streams() {
     "$FUSEBOX" run --backend cuda --stream --seed 1 -n ${STREAM_TOKENS:-100000} -p "Once upon a time" --stats >"$OUT/endless.txt" || return 1
     "$FUSEBOX" bench --backend cuda --cache sinks --window 252 --gen ${STREAM_TOKENS:-100000}
 }
-batch_line() { # batch_line MODEL OPTION...
-    local model=$1
-    shift
-    one_program "batch-$(basename "$model")-$(echo "$*" | tr -d ' ')" "$FUSEBOX" verify "$model" --batch --backend cuda "$@"
-}
 stage_batch() {
     local case act type
     for type in q8_0 q4_0; do
@@ -287,7 +287,7 @@ stage_torch-bench() {
 budget() { echo $(($(seconds_of "$1") * ${SLOW:-1})); }
 seconds_of() {
     case $1 in
-    build) echo 420 ;; kernels) echo 90 ;; ops) echo 20 ;; python) echo 200 ;; goldens) echo 40 ;; proofs) echo 120 ;; step) echo 40 ;; streams) echo 120 ;; batch) echo 150 ;; agree) echo 30 ;; twice) echo 60 ;;
+    build) echo 420 ;; kernels) echo 150 ;; ops) echo 20 ;; python) echo 200 ;; goldens) echo 40 ;; proofs) echo 120 ;; step) echo 40 ;; streams) echo 120 ;; batch) echo 150 ;; agree) echo 30 ;; twice) echo 60 ;;
     memcheck) echo 60 ;; racecheck) echo 60 ;; hf) echo 80 ;; bench) echo 170 ;; torch-bench) echo 400 ;;
     esac
 }
