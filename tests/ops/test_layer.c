@@ -40,9 +40,16 @@ static void run_session(const fb_model *model, fb_dtype act) {
     options.backend = dev.cuda ? "cuda" : "cpu";
     options.on_hidden = on_hidden;
     assert_ok(fb_session_create(model, &options, &session, &err), &err);
-    for (int part = 0; part < 3; part++)
-        assert_ok(fb_session_prefill(session, some_ids() + parts[part], parts[part + 1] - parts[part], &err),
-                  &err);
+    /* On a GPU up to 8 rows of a layer count as generated tokens, whose bits do not depend on their number.
+     */
+    for (int part = 0; part < 3; part++) {
+        const int32_t *ids = some_ids() + parts[part];
+        int count = parts[part + 1] - parts[part];
+        if (count > 8)
+            assert_ok(fb_session_prefill(session, ids, count, &err), &err);
+        else
+            for (int i = 0; i < count; i++) assert_ok(fb_session_decode(session, ids[i], &err), &err);
+    }
     fb_session_free(session);
 }
 
