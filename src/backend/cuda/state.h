@@ -1,5 +1,5 @@
-/* The device memory that changes from step to step: the batch's rows and the best token. A recorded graph reads
- * them there, so that one recording serves every step. */
+/* The device memory that changes from step to step: the batch's rows and the best token. A recorded graph
+ * reads them there, so that one recording serves every step. */
 #ifndef FB_BACKEND_CUDA_STATE_H
 #define FB_BACKEND_CUDA_STATE_H
 
