@@ -20,7 +20,6 @@ matches "the prefix cache was used" "$work/out" '^tokens from the prefix cache +
 together neox-parallel $goldens/neox-parallel 7 --act bf16
 matches "answers were put back" "$work/out" '^answers put back +[1-9]'
 together gpt2 $goldens/gpt2 20 --act f16 --fuse all
-together gemma3 $goldens/gemma3 20 --act bf16
 together gemma2 $goldens/gemma2 20 --act f16
 together mixtral $goldens/mixtral 20 --act f16
 together mistral-window $goldens/mistral-window 20 --act f16
@@ -29,7 +28,6 @@ together "plain ops" $goldens/llama-mha 20 --act f16 --fuse none
 together exact $goldens/neox-serial 20 --act f16 --exact
 together "no graph" $goldens/llama-gqa-tied 20 --act f16 --fuse all,-graph
 holds "a model of several pieces a row" python3 -B bench/make_checkpoint.py "$work/wide" --shape wide
-together "several pieces a row" "$work/wide" 20 --act f16
 for type in q4_0 q8_0; do
     succeeds "write $type" quantize "$work/wide" "$work/$type.gguf" --type $type
     together $type "$work/$type.gguf" 20 --act f16

@@ -9,6 +9,19 @@
 #include "backend/cuda/device.cuh"
 
 #ifdef FB_EMULATED
+/* All float16 values as floats: a product converts 384 elements. */
+struct fb_emulated_halves {
+    float value[1 << 16];
+    fb_emulated_halves() {
+        for (uint32_t i = 0; i < 1 << 16; i++) value[i] = fb_widen(fb_half{(uint16_t)i});
+    }
+};
+static inline float fb_emulated_widen(fb_half x) {
+    static const fb_emulated_halves all;
+    return all.value[x.bits];
+}
+static inline float fb_emulated_widen(fb_bfloat x) { return fb_widen(x); }
+
 template <class T> static inline void fb_emulated_mma(float *d, const uint32_t *a, const uint32_t *b) {
     uint32_t A[32][4], B[32][2];
     for (int half = 0; half < 2; half++) {
@@ -23,16 +36,25 @@ template <class T> static inline void fb_emulated_mma(float *d, const uint32_t *
         B[l][0] = (uint32_t)w[l];
         B[l][1] = (uint32_t)(w[l] >> 32);
     }
-    int lane = fb_emulated_lane();
-    for (int i = 0; i < 4; i++) {
-        int g = lane / 4, n = lane % 4 * 2 + i % 2;
-        double sum = d[i];
+    int lane = fb_emulated_lane(), g = lane / 4;
+    for (int half = 0; half < 2; half++) {
+        double row[16];
+        bool any =
+            half == 0; /* rows 8 to 15 of a kernel that needs only eight are zeros, and change nothing */
         for (int k = 0; k < 16; k++) {
-            uint32_t x = A[g * 4 + k % 8 / 2][i / 2 + k / 8 * 2] >> k % 2 * 16;
-            uint32_t y = B[n * 4 + k % 8 / 2][k / 8] >> k % 2 * 16;
-            sum += (double)fb_widen(T{(uint16_t)x}) * (double)fb_widen(T{(uint16_t)y});
+            uint32_t x = A[g * 4 + k % 8 / 2][half + k / 8 * 2] >> k % 2 * 16 & 0xffff;
+            any = any || x;
+            row[k] = (double)fb_emulated_widen(T{(uint16_t)x});
         }
-        d[i] = (float)sum;
+        for (int i = 2 * half; any && i < 2 * half + 2; i++) {
+            int n = lane % 4 * 2 + i % 2;
+            double sum = d[i];
+            for (int k = 0; k < 16; k++) {
+                uint32_t y = B[n * 4 + k % 8 / 2][k / 8] >> k % 2 * 16;
+                sum += row[k] * (double)fb_emulated_widen(T{(uint16_t)y});
+            }
+            d[i] = (float)sum;
+        }
     }
 }
 static inline void fb_emulated_ldmatrix(uint32_t *r, const void *row, bool trans) {
