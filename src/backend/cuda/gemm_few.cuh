@@ -1,5 +1,5 @@
-/* What the products of few rows share: batches of decoding sequences, short prompts. Reading the weights
- * limits the speed, as with one row.
+/* What the products of several generated rows share: batches of decoding sequences. They add in the order of
+ * sums.h.
  *
  * A block has FEW_WIDTH outputs and up to 64 rows. An output's sum is cut into groups, a group into parts,
  * and the block's warps compute different parts of one group at the same time. The parts are added in their

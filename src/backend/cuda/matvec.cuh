@@ -209,8 +209,6 @@ template <class W, class X> static int64_t mv_place_inputs(mv_plan *plan, int ms
         int64_t bytes = mv_integers<X>::value ? seg->cols / 32 * 40
                                               : seg->chunks * mv_elements<W>::value * (int64_t)sizeof(X);
         seg->x_bytes = (int)mv_round_up(bytes, 16);
-        if (mv_tensor<X>::value)
-            seg->x_bytes |= 16; /* the same chunk of eight rows lies in different banks */
         seg->copies = seg->same_raw = false;
         seg->raw_at = -1;
         if (!seg->stages_x) {

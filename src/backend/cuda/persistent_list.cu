@@ -82,7 +82,7 @@ static pk_op *append(fb_cuda_work_list *list, pk_kind kind) {
 }
 
 /* The block's pieces are numbered through all segments; warp w multiplies those with number % MV_WARPS == w.
- * MV_WARPS is a multiple of a row's pieces, so within a segment a warp has the same piece of all its rows. */
+ */
 static void count_pieces(pk_op *op) {
     const mv_plan *plan = &op->matvec;
     for (int extra = 0; extra < 1 << plan->segments; extra++) {
