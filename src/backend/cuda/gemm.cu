@@ -192,10 +192,12 @@ static int product(const fb_call *call, int s, bool few, const gemm_job *job, co
                    const gemm_workspace *workspace) {
     switch (kind_of(call, s)) {
     case GEMM_QUANT:
+        if (few && gemm_few_bulk_quant_fits(job, cx->limits)) return gemm_few_bulk_quant(job, cx);
         return few ? gemm_few_quant(job, cx, cx->scratch + workspace->few) : gemm_quant(job, cx);
     case GEMM_ANY:
         return gemm_any(job, cx);
     default:
+        if (few && gemm_few_bulk_half_fits(cx->limits)) return gemm_few_bulk_half(job, cx);
         if (few) return gemm_few_half(job, cx, cx->scratch + workspace->few);
         if (cx->blas && call->weights[4 * s].rows % 8 == 0) {
             int code = gemm_blas(job, cx, cx->scratch + workspace->blas);

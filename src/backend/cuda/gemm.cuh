@@ -61,6 +61,11 @@ int gemm_half(const gemm_job *job, const fb_cuda_context *cx);
 #define GEMM_FEW_ROWS 64
 int gemm_few_half(const gemm_job *job, const fb_cuda_context *cx, uint8_t *workspace);
 int gemm_few_quant(const gemm_job *job, const fb_cuda_context *cx, uint8_t *workspace);
+/* The same, by kernels for devices with bulk copies, and whether they can compute the job. */
+int gemm_few_bulk_half(const gemm_job *job, const fb_cuda_context *cx);
+int gemm_few_bulk_quant(const gemm_job *job, const fb_cuda_context *cx);
+bool gemm_few_bulk_half_fits(const fb_cuda_limits *limits);
+bool gemm_few_bulk_quant_fits(const gemm_job *job, const fb_cuda_limits *limits);
 int64_t gemm_few_half_workspace_bytes(int64_t k, int64_t n);
 int64_t gemm_few_quant_workspace_bytes(int64_t k, int64_t n, fb_dtype weight);
 /* Whether the device has enough shared memory. */

@@ -145,6 +145,22 @@ static void linears_in(bool role) {
         }
 }
 
+/* So many outputs that a block has several tiles of them, and sums of several pieces. */
+static void tiles(void **state) {
+    (void)state;
+    prompt = false;
+    for (int k = 0; k < 4; k++) {
+        const kind_of_product *of = &kinds[k];
+        const int64_t cols = 4096, n = cuda_is_emulated() ? 200 : 7000;
+        fb_call call = {.in = {filled(of->x, cols, 0)}, .out = {view(of->x, MOST, n, 0)}, .act = of->x};
+        call.weights[0] = weight(of->w, n, cols);
+        call.attr.segments = 1;
+        call.attr.segment[0] = (fb_segment){.norm = NO, .act = NO, .dot = of->dot};
+        if (!cuda_is_emulated() || k != 1) all_numbers_of_rows(of->name, &call, 1);
+        give_back();
+    }
+}
+
 /* Two segments that are multiplied, or added to a residual; three with an output each. */
 static void groups_in(bool role) {
     prompt = role;
@@ -197,8 +213,8 @@ static int setup(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(linears), cmocka_unit_test(groups),
-                                       cmocka_unit_test(linears_of_prompts),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(linears), cmocka_unit_test(tiles),
+                                       cmocka_unit_test(groups), cmocka_unit_test(linears_of_prompts),
                                        cmocka_unit_test(groups_of_prompts)};
     return cuda_run_group("rows", tests, sizeof tests / sizeof *tests, setup);
 }
