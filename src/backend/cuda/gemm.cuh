@@ -196,26 +196,43 @@ FB_DEVICE float gemm_combined(const gemm_job &job, float v, float w, float r) {
     return v;
 }
 
+/* What a complete pair of sums is combined with: the first of two parts, and the residual. */
+struct gemm_operands {
+    float2 first, residual;
+};
+FB_DEVICE gemm_operands gemm_operands_of(const gemm_job &job, const gemm_unit &unit, int p, int64_t row,
+                                         int64_t n) {
+    const gemm_segment &s = job.segment[unit.segment + p];
+    gemm_operands with = {make_float2(0, 0), make_float2(0, 0)};
+    if (row >= job.rows || n >= s.n || p + 1 < job.parts) return with;
+    const bool both = n + 1 < s.n;
+    if (job.parts == 2) with.first = gemm_get_2(job.dtype, job.kept, row * s.n + n, both, s.n % 2 == 0);
+    if (job.combine == FB_COMBINE_ADD)
+        with.residual = gemm_get_2(job.dtype, job.residual, row * job.residual_row + n, both,
+                                   gemm_paired(job.dtype, job.residual, job.residual_row));
+    return with;
+}
+
 /* Finishes the sums v of outputs n (even) and n + 1 of a row, for part p of a unit. If one launch computes
  * both parts of a unit, the same thread must finish both. */
-FB_DEVICE void gemm_finish(const gemm_job &job, const gemm_unit &unit, int p, int64_t row, int64_t n,
-                           float2 v) {
+FB_DEVICE void gemm_finish_with(const gemm_job &job, const gemm_unit &unit, int p, int64_t row, int64_t n,
+                                float2 v, const gemm_operands &with) {
     const gemm_segment &s = job.segment[unit.segment + p];
     if (row >= job.rows || n >= s.n) return;
-    bool both = n + 1 < s.n, paired = s.n % 2 == 0;
-    float2 first = make_float2(0, 0), r = first;
+    const bool both = n + 1 < s.n;
     v = gemm_finished(job, s, n, both, v);
     if (p + 1 < job.parts) {
-        gemm_put_2(job.dtype, job.kept, row * s.n + n, both, paired, v);
+        gemm_put_2(job.dtype, job.kept, row * s.n + n, both, s.n % 2 == 0, v);
         return;
     }
-    if (job.parts == 2) first = gemm_get_2(job.dtype, job.kept, row * s.n + n, both, paired);
-    if (job.combine == FB_COMBINE_ADD)
-        r = gemm_get_2(job.dtype, job.residual, row * job.residual_row + n, both,
-                       gemm_paired(job.dtype, job.residual, job.residual_row));
     gemm_put_2(job.dtype, unit.out, row * unit.out_row + n, both,
                gemm_paired(job.dtype, unit.out, unit.out_row),
-               make_float2(gemm_combined(job, v.x, first.x, r.x), gemm_combined(job, v.y, first.y, r.y)));
+               make_float2(gemm_combined(job, v.x, with.first.x, with.residual.x),
+                           gemm_combined(job, v.y, with.first.y, with.residual.y)));
+}
+FB_DEVICE void gemm_finish(const gemm_job &job, const gemm_unit &unit, int p, int64_t row, int64_t n,
+                           float2 v) {
+    gemm_finish_with(job, unit, p, row, n, v, gemm_operands_of(job, unit, p, row, n));
 }
 
 /* Finishes a warp's sums, 16 rows by 8 J columns from (row, n), in the tensor cores' layout. They go through

@@ -157,7 +157,15 @@ template <class P> FB_DEVICE void bulk_add(const gemm_job &job, bulk_shared<P> *
         mv_barrier_wait(shared->summed + slot.at, slot.phase);
         const bulk_item item = shared->added[slot.at];
         if (item.what == BULK_END) return;
+        const gemm_unit &unit = job.unit[item.unit];
         float2 sums[each];
+        gemm_operands with[each]; /* all of them are loaded before the first is used */
+#pragma unroll
+        for (int e = 0; e < each; e++) {
+            const int i = me + e * threads, row = i / across, col = i % across * 2;
+            if (item.last && i < pairs)
+                with[e] = gemm_operands_of(job, unit, item.part, first + row, item.n + col);
+        }
 #pragma unroll
         for (int e = 0; e < each; e++) {
             const int i = me + e * threads, row = i / across, col = i % across * 2;
@@ -182,7 +190,7 @@ template <class P> FB_DEVICE void bulk_add(const gemm_job &job, bulk_shared<P> *
                 sums[e].y = kept->y + sums[e].y;
             }
             if (item.last)
-                gemm_finish(job, job.unit[item.unit], item.part, first + row, item.n + col, sums[e]);
+                gemm_finish_with(job, unit, item.part, first + row, item.n + col, sums[e], with[e]);
             else
                 *kept = sums[e];
         }
