@@ -109,7 +109,12 @@ typedef enum fb_dtype {
     FB_Q5_1 = 8,
     FB_Q4_K = 9,
     FB_Q5_K = 10,
-    FB_Q6_K = 11
+    FB_Q6_K = 11,
+    FB_Q2_K = 12,
+    FB_Q3_K = 13,
+    FB_IQ4_NL = 14,
+    FB_IQ4_XS = 15,
+    FB_MXFP4 = 16
 } fb_dtype;
 
 FB_API const char *fb_dtype_name(fb_dtype dtype);
@@ -128,7 +133,7 @@ typedef struct fb_model fb_model;
  * tokenizer.json or tokenizer.model; or a .gguf file, which contains all of that. A file of such a directory
  * stands for it, one of several GGUF files (NAME-00001-of-00003.gguf) for all, and a directory for the one
  * GGUF model in it. The files are mapped. The first session on a device loads the weights: the CPU reads most
- * float weights in place and packs Q8_0 and Q4_0 into memory, a GPU copies all weights. They stay loaded
+ * float weights in place and packs quantised ones into memory, a GPU copies all weights. They stay loaded
  * until fb_model_free.
  *
  * fb_session_create refuses a file whose size has changed. A file that is truncated later raises SIGBUS when
@@ -335,7 +340,7 @@ typedef struct fb_session_options {
     /* Folder with the planner's measurements of machines, which "auto" uses; NULL: built-in estimates. */
     const char *machine;
     bool exact;      /* only variants that are bit-identical to the plain ops */
-    bool float_dot;  /* multiply Q8_0 and Q4_0 weights with floats instead of 8-bit integers */
+    bool float_dot;  /* multiply quantised weights with floats instead of 8-bit integers */
     bool greedy;     /* compute only the best token of a step (fb_session_best), not the logits */
     bool all_logits; /* keep the logits of every token of the last prefill, not only of the last one */
     bool profile;    /* measure the time of every op */

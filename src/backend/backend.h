@@ -122,6 +122,7 @@ struct fb_backend {
     bool graphs;  /* it can record a step and launch it as one graph */
     bool chooses; /* it selects candidates (fb_batch.choices) */
     bool roles;   /* a prompt's tokens are added in another order than generated ones (fb_row.prompt) */
+    uint32_t float_types;  /* bits of quantised dtypes whose weights it multiplies with floats */
     int64_t session_block; /* slots of a block of a session's cache; 0: the cache is one block */
     /* device_open sets the backend's own fields and the turn; device_close ends both. */
     fb_status (*device_open)(int32_t index, fb_device **out, fb_error *err);

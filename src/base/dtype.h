@@ -13,7 +13,7 @@ extern "C" {
 
 /* The float types come first in fb_dtype. These counts are internal, because both lists grow. */
 #define FB_FLOAT_COUNT (FB_F64 + 1)
-#define FB_DTYPE_COUNT (FB_Q6_K + 1)
+#define FB_DTYPE_COUNT (FB_MXFP4 + 1)
 
 static inline bool fb_dtype_is_float(fb_dtype dtype) { return (unsigned)dtype < FB_FLOAT_COUNT; }
 /* Elements in a block: 1 for floats. A row of a quantised tensor is a whole number of blocks. */

@@ -1,35 +1,24 @@
 #include "base/pack.h"
 
-#include "base/quant.h"
+#include "base/pack_blocks.h"
+
+int64_t fb_pack_block(fb_dtype dtype) { return pack_block_bytes(&quant_types[dtype]); }
 
 int64_t fb_pack_bytes(fb_dtype dtype, int64_t rows, int64_t cols) {
-    return (rows + FB_PACK_ROWS - 1) / FB_PACK_ROWS * (cols / 32) * fb_pack_block(dtype);
+    return (rows + FB_PACK_ROWS - 1) / FB_PACK_ROWS * (cols / quant_types[dtype].columns) *
+           fb_pack_block(dtype);
 }
-
-/* Calls `move` for every piece of a row, with the piece's address in the row, its address in the packed
- * matrix, and its size. */
-typedef void (*move_fn)(uint8_t *row, uint8_t *packed, size_t size);
-
-static void each_piece(fb_dtype dtype, uint8_t *row, uint8_t *packed, int64_t cols, int64_t index,
-                       move_fn move) {
-    int64_t bytes = fb_dtype_bytes(dtype, 32), block = fb_pack_block(dtype), in_group = index % FB_PACK_ROWS;
-    packed += index / FB_PACK_ROWS * (cols / 32) * block;
-    for (int64_t b = 0; b < cols / 32; b++, row += bytes, packed += block) {
-        move(row, packed + 2 * in_group, 2);
-        for (int64_t j = 0; 4 * j + 2 < bytes; j++)
-            move(row + 2 + 4 * j, packed + FB_PACK_ROWS * (2 + 4 * j) + 4 * in_group, 4);
-    }
-}
-
-static void into(uint8_t *row, uint8_t *packed, size_t size) { memcpy(packed, row, size); }
-static void out_of(uint8_t *row, uint8_t *packed, size_t size) { memcpy(row, packed, size); }
 
 void fb_pack_row(fb_dtype dtype, const void *from, int64_t cols, int64_t row, void *packed) {
-    each_piece(dtype, (uint8_t *)(uintptr_t)from, packed, cols, row, into);
-}
-
-void fb_unpack_row(fb_dtype dtype, const void *packed, int64_t cols, int64_t row, void *to) {
-    each_piece(dtype, to, (uint8_t *)(uintptr_t)packed, cols, row, out_of);
+    const quant_type *t = &quant_types[dtype];
+    int64_t blocks = cols / t->columns, bytes = fb_dtype_bytes(dtype, t->columns), size = pack_block_bytes(t);
+    const uint8_t *block = from;
+    uint8_t *to = (uint8_t *)packed + row / FB_PACK_ROWS * blocks * size;
+    quant_parts parts;
+    for (int64_t b = 0; b < blocks; b++, block += bytes, to += size) {
+        t->split(block, &parts);
+        pack_block(t, &parts, row % FB_PACK_ROWS, to);
+    }
 }
 
 fb_weight fb_weight_expert(const fb_weight *w, int64_t expert) {
@@ -45,7 +34,8 @@ fb_weight fb_weight_expert(const fb_weight *w, int64_t expert) {
 }
 
 static void pack_matrix(const fb_weight *w, void *packed) {
-    int64_t row_bytes = fb_dtype_bytes(w->dtype, w->cols), group = FB_PACK_ROWS * row_bytes;
+    int64_t row_bytes = fb_dtype_bytes(w->dtype, w->cols);
+    int64_t group = fb_pack_bytes(w->dtype, FB_PACK_ROWS, w->cols);
     uint8_t *last = (uint8_t *)packed + w->rows / FB_PACK_ROWS * group;
     if (w->rows % FB_PACK_ROWS) memset(last, 0, (size_t)group);
     for (int64_t row = 0; row < w->rows; row++) {
@@ -138,13 +128,7 @@ void fb_weight_row(const fb_weight *w, int64_t row, int64_t first, int64_t count
         fb_quant_decode(w->dtype, data + fb_dtype_bytes(w->dtype, element_at(w, row, first)), count, out);
         return;
     }
-    uint8_t block[64];
-    const uint8_t *group = (const uint8_t *)w->data +
-                           (row / FB_PACK_ROWS * (w->cols / 32) + first / 32) * fb_pack_block(w->dtype);
-    for (int64_t k = 0; k < count; k += 32, group += fb_pack_block(w->dtype)) {
-        fb_unpack_row(w->dtype, group, 32, row % FB_PACK_ROWS, block);
-        fb_quant_decode(w->dtype, block, 32, out + k);
-    }
+    unpack_columns(w, row, first, count, out);
 }
 
 double fb_weight_get(const fb_weight *w, int64_t row, int64_t col) {
@@ -153,9 +137,8 @@ double fb_weight_get(const fb_weight *w, int64_t row, int64_t col) {
         return fb_weight_get(&one, row % one.rows, col);
     }
     if (!w->packed) return fb_dtype_get(w->dtype, w->data, element_at(w, row, col));
-    uint8_t block[64];
-    const uint8_t *group =
-        (const uint8_t *)w->data + row / FB_PACK_ROWS * (w->cols / 32) * fb_pack_block(w->dtype);
-    fb_unpack_row(w->dtype, group + col / 32 * fb_pack_block(w->dtype), 32, row % FB_PACK_ROWS, block);
-    return fb_dtype_get(w->dtype, block, col % 32);
+    float values[FB_MAX_BLOCK];
+    int64_t columns = quant_types[w->dtype].columns;
+    unpack_columns(w, row, col / columns * columns, columns, values);
+    return values[col % columns];
 }

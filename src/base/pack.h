@@ -1,8 +1,17 @@
 /* Packed weights: a quantised matrix whose rows are interleaved in groups of 16. One stream of memory then
  * serves 16 outputs, and no sum has to be added up across a vector. Group g holds rows 16 g … 16 g + 15; rows
- * beyond the last one are zeros. For each block of 32 columns a group holds 16 scales (float16), then the
- * bytes of the 16 blocks, four bytes of each row in turn. That repeats eight times for Q8_0 and four times
- * for Q4_0. In round j of Q4_0 the low nibbles are columns 4 j … and the high nibbles columns 16 + 4 j … */
+ * beyond the last one are zeros.
+ *
+ * For each block of columns a group holds, as the type's row in quant_types (quant_blocks.h) says:
+ *     16 scales of 16 bits, then as many minimums
+ *     for every 32 columns of the block:
+ *         for each part of 16 or 32 columns 16 bytes of scales; then the same of minimums, unless they are in
+ *         the high nibbles of the scales
+ *         the low bits, then the high bits, of all integers: words of four bytes, 16 rows in turn
+ * A quad is four neighbouring columns of a row, whose integers are the four bytes of a word. Planes of fewer
+ * than 8 bits have several quads in a word: with 4 bits quads j and j + 4 are in word j of 4, with 2 bits
+ * quads j, j + 2, j + 4, j + 6 in word j of 2, with 1 bit all eight quads in one word; the first of them in
+ * the lowest bits. */
 #ifndef FB_BASE_PACK_H
 #define FB_BASE_PACK_H
 
@@ -14,18 +23,20 @@ extern "C" {
 
 #define FB_PACK_ROWS 16
 
-/* Types that can be packed: Q8_0, Q4_0. */
-static inline bool fb_pack_has(fb_dtype dtype) { return dtype == FB_Q8_0 || dtype == FB_Q4_0; }
+/* Types that can be packed: all quantised ones. */
+static inline bool fb_pack_has(fb_dtype dtype) { return !fb_dtype_is_float(dtype); }
 
-/* Bytes of one block of 32 columns of a group. */
-static inline int64_t fb_pack_block(fb_dtype dtype) { return FB_PACK_ROWS * fb_dtype_bytes(dtype, 32); }
+/* The types that a GPU keeps in their bits, in a layout of its own (backend/cuda/kernel.h), as bits. It
+ * decodes the others to float16. */
+#define FB_GPU_QUANTISED (1u << FB_Q8_0 | 1u << FB_Q4_0)
+static inline bool fb_pack_gpu_has(fb_dtype dtype) { return FB_GPU_QUANTISED >> dtype & 1; }
 
+/* Bytes of one block of a group. */
+int64_t fb_pack_block(fb_dtype dtype);
 int64_t fb_pack_bytes(fb_dtype dtype, int64_t rows, int64_t cols);
 
 /* Writes row `row` of a matrix into `packed`. `from` is the row in file layout. */
 void fb_pack_row(fb_dtype dtype, const void *from, int64_t cols, int64_t row, void *packed);
-/* Reads a row back. */
-void fb_unpack_row(fb_dtype dtype, const void *packed, int64_t cols, int64_t row, void *to);
 
 /* Packs a whole weight of a file. */
 void fb_pack(const fb_weight *from, void *packed);

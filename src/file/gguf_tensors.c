@@ -23,17 +23,17 @@ static const struct {
     [0] = {"F32", FB_STORED_F32},      [1] = {"F16", FB_STORED_F16},      [2] = {"Q4_0", FB_STORED_Q4_0},
     [3] = {"Q4_1", FB_STORED_Q4_1},    [4] = {"Q4_2", UNREADABLE},        [5] = {"Q4_3", UNREADABLE},
     [6] = {"Q5_0", FB_STORED_Q5_0},    [7] = {"Q5_1", FB_STORED_Q5_1},    [8] = {"Q8_0", FB_STORED_Q8_0},
-    [9] = {"Q8_1", UNREADABLE},        [10] = {"Q2_K", UNREADABLE},       [11] = {"Q3_K", UNREADABLE},
+    [9] = {"Q8_1", UNREADABLE},        [10] = {"Q2_K", FB_STORED_Q2_K},   [11] = {"Q3_K", FB_STORED_Q3_K},
     [12] = {"Q4_K", FB_STORED_Q4_K},   [13] = {"Q5_K", FB_STORED_Q5_K},   [14] = {"Q6_K", FB_STORED_Q6_K},
     [15] = {"Q8_K", UNREADABLE},       [16] = {"IQ2_XXS", UNREADABLE},    [17] = {"IQ2_XS", UNREADABLE},
-    [18] = {"IQ3_XXS", UNREADABLE},    [19] = {"IQ1_S", UNREADABLE},      [20] = {"IQ4_NL", UNREADABLE},
-    [21] = {"IQ3_S", UNREADABLE},      [22] = {"IQ2_S", UNREADABLE},      [23] = {"IQ4_XS", UNREADABLE},
+    [18] = {"IQ3_XXS", UNREADABLE},    [19] = {"IQ1_S", UNREADABLE},      [20] = {"IQ4_NL", FB_STORED_IQ4_NL},
+    [21] = {"IQ3_S", UNREADABLE},      [22] = {"IQ2_S", UNREADABLE},      [23] = {"IQ4_XS", FB_STORED_IQ4_XS},
     [24] = {"I8", FB_STORED_I8},       [25] = {"I16", FB_STORED_I16},     [26] = {"I32", FB_STORED_I32},
     [27] = {"I64", FB_STORED_I64},     [28] = {"F64", FB_STORED_F64},     [29] = {"IQ1_M", UNREADABLE},
     [30] = {"BF16", FB_STORED_BF16},   [31] = {"Q4_0_4_4", UNREADABLE},   [32] = {"Q4_0_4_8", UNREADABLE},
     [33] = {"Q4_0_8_8", UNREADABLE},   [34] = {"TQ1_0", UNREADABLE},      [35] = {"TQ2_0", UNREADABLE},
     [36] = {"IQ4_NL_4_4", UNREADABLE}, [37] = {"IQ4_NL_4_8", UNREADABLE}, [38] = {"IQ4_NL_8_8", UNREADABLE},
-    [39] = {"MXFP4", UNREADABLE},      [40] = {"NVFP4", UNREADABLE},      [41] = {"Q1_0", UNREADABLE},
+    [39] = {"MXFP4", FB_STORED_MXFP4}, [40] = {"NVFP4", UNREADABLE},      [41] = {"Q1_0", UNREADABLE},
 };
 
 #define FAIL(c, entry, status, err, format, ...)                                                             \
@@ -69,9 +69,11 @@ static fb_status take_type(fb_gguf_cursor *c, fb_tensor_entry *entry, fb_error *
     FB_TRY(fb_gguf_take_u32(c, entry->name, &type, err));
     bool known = type < sizeof tensor_types / sizeof *tensor_types;
     if (!known || tensor_types[type].type == UNREADABLE)
-        return FAIL(c, entry, FB_ERROR_UNSUPPORTED, err,
-                    "type %u, %s (known: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K)",
-                    type, known ? tensor_types[type].name : "which has no name here");
+        return FAIL(
+            c, entry, FB_ERROR_UNSUPPORTED, err,
+            "type %u, %s (known: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K, IQ4_NL, IQ4_XS, "
+            "MXFP4)",
+            type, known ? tensor_types[type].name : "which has no name here");
     entry->type = tensor_types[type].type;
     int64_t block = fb_stored_block(entry->type), row = entry->dims ? entry->shape[entry->dims - 1] : 1;
     if (row % block)

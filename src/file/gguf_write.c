@@ -11,8 +11,9 @@
 
 /* Types of tensors, as the file numbers them. */
 static const uint32_t tensor_types[FB_DTYPE_COUNT] = {
-    [FB_F32] = 0,  [FB_F16] = 1,   [FB_Q4_0] = 2,  [FB_Q4_1] = 3,  [FB_Q5_0] = 6, [FB_Q5_1] = 7,
-    [FB_Q8_0] = 8, [FB_Q4_K] = 12, [FB_Q5_K] = 13, [FB_Q6_K] = 14, [FB_F64] = 28, [FB_BF16] = 30,
+    [FB_F32] = 0,     [FB_F16] = 1,     [FB_Q4_0] = 2,   [FB_Q4_1] = 3,  [FB_Q5_0] = 6,  [FB_Q5_1] = 7,
+    [FB_Q8_0] = 8,    [FB_Q4_K] = 12,   [FB_Q5_K] = 13,  [FB_Q6_K] = 14, [FB_Q2_K] = 10, [FB_Q3_K] = 11,
+    [FB_IQ4_NL] = 20, [FB_IQ4_XS] = 23, [FB_MXFP4] = 39, [FB_F64] = 28,  [FB_BF16] = 30,
 };
 
 typedef struct section {

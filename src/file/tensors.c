@@ -10,15 +10,18 @@ static const struct {
     const char *name;
     int64_t block, bytes; /* elements and bytes of a block */
 } stored_types[FB_STORED_TYPE_COUNT] = {
-    [FB_STORED_F64] = {"F64", 1, 8},       [FB_STORED_F32] = {"F32", 1, 4},
-    [FB_STORED_F16] = {"F16", 1, 2},       [FB_STORED_BF16] = {"BF16", 1, 2},
-    [FB_STORED_I64] = {"I64", 1, 8},       [FB_STORED_I32] = {"I32", 1, 4},
-    [FB_STORED_I16] = {"I16", 1, 2},       [FB_STORED_I8] = {"I8", 1, 1},
-    [FB_STORED_U8] = {"U8", 1, 1},         [FB_STORED_BOOL] = {"BOOL", 1, 1},
-    [FB_STORED_Q8_0] = {"Q8_0", 32, 34},   [FB_STORED_Q4_0] = {"Q4_0", 32, 18},
-    [FB_STORED_Q4_1] = {"Q4_1", 32, 20},   [FB_STORED_Q5_0] = {"Q5_0", 32, 22},
-    [FB_STORED_Q5_1] = {"Q5_1", 32, 24},   [FB_STORED_Q4_K] = {"Q4_K", 256, 144},
-    [FB_STORED_Q5_K] = {"Q5_K", 256, 176}, [FB_STORED_Q6_K] = {"Q6_K", 256, 210},
+    [FB_STORED_F64] = {"F64", 1, 8},         [FB_STORED_F32] = {"F32", 1, 4},
+    [FB_STORED_F16] = {"F16", 1, 2},         [FB_STORED_BF16] = {"BF16", 1, 2},
+    [FB_STORED_I64] = {"I64", 1, 8},         [FB_STORED_I32] = {"I32", 1, 4},
+    [FB_STORED_I16] = {"I16", 1, 2},         [FB_STORED_I8] = {"I8", 1, 1},
+    [FB_STORED_U8] = {"U8", 1, 1},           [FB_STORED_BOOL] = {"BOOL", 1, 1},
+    [FB_STORED_Q8_0] = {"Q8_0", 32, 34},     [FB_STORED_Q4_0] = {"Q4_0", 32, 18},
+    [FB_STORED_Q4_1] = {"Q4_1", 32, 20},     [FB_STORED_Q5_0] = {"Q5_0", 32, 22},
+    [FB_STORED_Q5_1] = {"Q5_1", 32, 24},     [FB_STORED_Q4_K] = {"Q4_K", 256, 144},
+    [FB_STORED_Q5_K] = {"Q5_K", 256, 176},   [FB_STORED_Q6_K] = {"Q6_K", 256, 210},
+    [FB_STORED_Q2_K] = {"Q2_K", 256, 84},    [FB_STORED_Q3_K] = {"Q3_K", 256, 110},
+    [FB_STORED_IQ4_NL] = {"IQ4_NL", 32, 18}, [FB_STORED_IQ4_XS] = {"IQ4_XS", 256, 136},
+    [FB_STORED_MXFP4] = {"MXFP4", 32, 17},
 };
 
 const char *fb_stored_name(fb_stored_type type) { return stored_types[type].name; }

@@ -27,6 +27,11 @@ typedef enum fb_stored_type {
     FB_STORED_Q4_K,
     FB_STORED_Q5_K,
     FB_STORED_Q6_K,
+    FB_STORED_Q2_K,
+    FB_STORED_Q3_K,
+    FB_STORED_IQ4_NL,
+    FB_STORED_IQ4_XS,
+    FB_STORED_MXFP4,
     FB_STORED_TYPE_COUNT
 } fb_stored_type;
 

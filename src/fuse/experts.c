@@ -39,9 +39,9 @@ bool fb_rewrite_experts_gated(const fb_match *m) {
     const fb_op *up = fb_match_op(m, 2);
     fb_op op = group_of(m, 0);
     const fb_slot *slots = m->program->slots;
-    fb_dtype dtype = slots[op.weights[0]].dtype;
+    uint32_t dtypes = slots[op.weights[0]].dtypes;
     /* Of one type, so that both multiply the same form of x. */
-    if (up->in[1] != op.in[1] || dtype == FB_DTYPE_COUNT || slots[up->weights[0]].dtype != dtype)
+    if (up->in[1] != op.in[1] || !dtypes || (dtypes & (dtypes - 1)) || slots[up->weights[0]].dtypes != dtypes)
         return false;
     op.attr.segments = 2;
     op.attr.combine = FB_COMBINE_MUL;

@@ -2,19 +2,22 @@
  * share one. */
 #include <stdio.h>
 
-#include "base/pack.h"
 #include "base/quant.h"
 #include "fuse/match.h"
 
-static bool multiplies_integers(const fb_program *p, const fb_op *op) {
-    return (op->kind == FB_OP_LINEAR || op->kind == FB_OP_EXPERT_LINEAR) &&
-           fb_pack_has(p->slots[op->weights[0]].dtype);
+#define FLOATS ((1u << FB_FLOAT_COUNT) - 1)
+
+/* The weights of all layers must be of such types, because all layers run the same ops. */
+static bool multiplies_integers(const fb_program *p, const fb_op *op, uint32_t float_types) {
+    uint32_t dtypes = op->weights[0] == FB_NONE ? 0 : p->slots[op->weights[0]].dtypes;
+    return (op->kind == FB_OP_LINEAR || op->kind == FB_OP_EXPERT_LINEAR) && dtypes &&
+           !(dtypes & (FLOATS | float_types));
 }
 
-bool fb_program_quantizes(const fb_program *p) {
+bool fb_program_quantizes(const fb_program *p, uint32_t float_types) {
     for (int s = 0; s < FB_SECTIONS; s++)
         for (int32_t i = 0; i < p->op_count[s]; i++)
-            if (multiplies_integers(p, &p->ops[s][i])) return true;
+            if (multiplies_integers(p, &p->ops[s][i], float_types)) return true;
     return false;
 }
 
@@ -41,10 +44,10 @@ static int32_t quantized(fb_program *p, fb_section section, int32_t value, int32
     return out;
 }
 
-fb_status fb_program_quantize(fb_program *p, fb_error *err) {
+fb_status fb_program_quantize(fb_program *p, uint32_t float_types, fb_error *err) {
     for (int s = 0; s < FB_SECTIONS; s++)
         for (int32_t i = 0; i < p->op_count[s]; i++) {
-            if (!multiplies_integers(p, &p->ops[s][i])) continue;
+            if (!multiplies_integers(p, &p->ops[s][i], float_types)) continue;
             int32_t input = quantized(p, (fb_section)s, p->ops[s][i].in[0], &i);
             if (input == FB_NONE)
                 return fb_fail(err, FB_ERROR_SYSTEM, "program: more than %d ops or %d values", FB_MAX_OPS,

@@ -12,12 +12,14 @@ static bool weight_dtype(fb_stored_type type, fb_dtype *out) {
         bool weight;
         fb_dtype dtype;
     } table[FB_STORED_TYPE_COUNT] = {
-        [FB_STORED_F32] = {true, FB_F32},   [FB_STORED_F16] = {true, FB_F16},
-        [FB_STORED_BF16] = {true, FB_BF16}, [FB_STORED_Q8_0] = {true, FB_Q8_0},
-        [FB_STORED_Q4_0] = {true, FB_Q4_0}, [FB_STORED_Q4_1] = {true, FB_Q4_1},
-        [FB_STORED_Q5_0] = {true, FB_Q5_0}, [FB_STORED_Q5_1] = {true, FB_Q5_1},
-        [FB_STORED_Q4_K] = {true, FB_Q4_K}, [FB_STORED_Q5_K] = {true, FB_Q5_K},
-        [FB_STORED_Q6_K] = {true, FB_Q6_K},
+        [FB_STORED_F32] = {true, FB_F32},       [FB_STORED_F16] = {true, FB_F16},
+        [FB_STORED_BF16] = {true, FB_BF16},     [FB_STORED_Q8_0] = {true, FB_Q8_0},
+        [FB_STORED_Q4_0] = {true, FB_Q4_0},     [FB_STORED_Q4_1] = {true, FB_Q4_1},
+        [FB_STORED_Q5_0] = {true, FB_Q5_0},     [FB_STORED_Q5_1] = {true, FB_Q5_1},
+        [FB_STORED_Q4_K] = {true, FB_Q4_K},     [FB_STORED_Q5_K] = {true, FB_Q5_K},
+        [FB_STORED_Q6_K] = {true, FB_Q6_K},     [FB_STORED_Q2_K] = {true, FB_Q2_K},
+        [FB_STORED_Q3_K] = {true, FB_Q3_K},     [FB_STORED_IQ4_NL] = {true, FB_IQ4_NL},
+        [FB_STORED_IQ4_XS] = {true, FB_IQ4_XS}, [FB_STORED_MXFP4] = {true, FB_MXFP4},
     };
     *out = table[type].dtype;
     return table[type].weight;
@@ -191,17 +193,16 @@ static fb_status check_unused(const fb_model *m, const char *path, const fb_tens
     return FB_OK;
 }
 
-/* That of all layers; FB_DTYPE_COUNT where they differ. */
-static fb_dtype common_dtype(const fb_weight *weights, int64_t layers) {
-    for (int64_t layer = 1; layer < layers; layer++)
-        if (weights[layer].dtype != weights[0].dtype) return FB_DTYPE_COUNT;
-    return weights[0].dtype;
+static uint32_t dtypes_of(const fb_weight *weights, int64_t layers) {
+    uint32_t dtypes = 0;
+    for (int64_t layer = 0; layer < layers; layer++) dtypes |= 1u << weights[layer].dtype;
+    return dtypes;
 }
 
 void fb_model_note_dtypes(fb_model *m) {
     fb_program *p = &m->spec->program;
     for (int32_t s = 0; s < p->slot_count; s++)
-        p->slots[s].dtype = common_dtype(m->weights + s * p->layers, p->layers);
+        p->slots[s].dtypes = dtypes_of(m->weights + s * p->layers, p->layers);
 }
 
 fb_status fb_model_bind(fb_model *m, const char *path, fb_error *err) {

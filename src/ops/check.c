@@ -27,7 +27,7 @@ static fb_status check_equal(const fb_check *c, const char *name, const char *wh
 }
 
 static const char *name_of(fb_dtype dtype) {
-    return dtype >= FB_F32 && dtype <= FB_Q6_K ? fb_dtype_name(dtype) : "unknown";
+    return dtype >= FB_F32 && dtype < FB_DTYPE_COUNT ? fb_dtype_name(dtype) : "unknown";
 }
 
 static fb_status check_dtype(const fb_check *c, const char *name, fb_dtype dtype, fb_dtype wanted) {

@@ -71,7 +71,7 @@ static fb_status bind_slot(const fb_check *c, fb_ops_layer *l, int32_t s, const 
         return fb_fail(c->err, FB_ERROR_USAGE, "%s: %s: rows %lld (must be %lld)", c->op, name,
                        (long long)w->rows, (long long)slot->rows);
     w->head_dim = l->spec->program.head_dim;
-    slot->dtype = w->dtype;
+    slot->dtypes = 1u << w->dtype;
     return FB_OK;
 }
 

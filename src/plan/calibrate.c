@@ -134,6 +134,10 @@ static const probe probes[] = {
     {FB_TERM_ONE_Q4_0, FB_OP_LINEAR, FB_Q4_0, ONE},
     {FB_TERM_MANY_Q8_0, FB_OP_LINEAR, FB_Q8_0, MANY},
     {FB_TERM_MANY_Q4_0, FB_OP_LINEAR, FB_Q4_0, MANY},
+    {FB_TERM_ONE_Q4_K, FB_OP_LINEAR, FB_Q4_K, ONE},
+    {FB_TERM_ONE_Q6_K, FB_OP_LINEAR, FB_Q6_K, ONE},
+    {FB_TERM_MANY_Q4_K, FB_OP_LINEAR, FB_Q4_K, MANY},
+    {FB_TERM_MANY_Q6_K, FB_OP_LINEAR, FB_Q6_K, MANY},
     {FB_TERM_DECODED, FB_OP_LINEAR, FB_Q4_K, ONE},
     {FB_TERM_QUANTIZE, FB_OP_QUANTIZE, FB_F32, ROW},
     {FB_TERM_BEST, FB_OP_HEAD_ARGMAX, FB_F16, ONE},
@@ -220,15 +224,15 @@ static void probe_call(const probe *p, const probe_size *s, fb_dtype act, float 
     call->out[0] = probe_view(buffer[PROBE_OUT], act, s->heads, linear ? s->outputs : s->width);
     if (p->kind == FB_OP_HEAD_ARGMAX || p->kind == FB_OP_ROPE_ANGLES) call->out[0].dtype = angles;
     if (soft || p->kind == FB_OP_ATTN_SCORES) call->out[0].width = call->out[0].row_stride = context;
-    bool pack = fb_pack_has(p->weight);
+    bool pack = fb_pack_has(p->weight), integers = pack && p->term != FB_TERM_DECODED;
     call->weights[0] = (fb_weight){.data = buffer[PROBE_WEIGHT],
                                    .dtype = p->weight,
                                    .rows = linear ? s->outputs : 1,
                                    .cols = s->heads * s->width,
                                    .packed = pack};
-    if (pack) call->attr.segment[0].dot = FB_DOT_GIVEN;
-    if (pack) call->in[0].row_stride = fb_q8_floats(s->width);
-    if (pack) call->in[0].data = buffer[PROBE_Q8];
+    if (integers) call->attr.segment[0].dot = FB_DOT_GIVEN;
+    if (integers) call->in[0].row_stride = fb_q8_floats(s->width);
+    if (integers) call->in[0].data = buffer[PROBE_Q8];
     if (p->kind == FB_OP_LAYERNORM) call->weights[1] = call->weights[0];
     call->kv = (fb_kv){.k = buffer[PROBE_KV],
                        .v = buffer[PROBE_KV] + PROBE_FLOATS / 2,

@@ -206,9 +206,22 @@ static void count_products(counting *c, const fb_weight *m, double outs, fb_dot 
     static const struct {
         fb_term one, many;
     } terms[FB_DTYPE_COUNT] = {
-        [FB_F32] = {FB_TERM_ONE_F32, FB_TERM_MANY_F32},    [FB_F16] = {FB_TERM_ONE_F16, FB_TERM_MANY_F16},
-        [FB_BF16] = {FB_TERM_ONE_BF16, FB_TERM_MANY_BF16}, [FB_Q8_0] = {FB_TERM_ONE_Q8_0, FB_TERM_MANY_Q8_0},
+        [FB_F32] = {FB_TERM_ONE_F32, FB_TERM_MANY_F32},
+        [FB_F16] = {FB_TERM_ONE_F16, FB_TERM_MANY_F16},
+        [FB_BF16] = {FB_TERM_ONE_BF16, FB_TERM_MANY_BF16},
+        [FB_Q8_0] = {FB_TERM_ONE_Q8_0, FB_TERM_MANY_Q8_0},
         [FB_Q4_0] = {FB_TERM_ONE_Q4_0, FB_TERM_MANY_Q4_0},
+        [FB_Q4_1] = {FB_TERM_ONE_Q4_K, FB_TERM_MANY_Q4_K},
+        [FB_Q5_0] = {FB_TERM_ONE_Q4_K, FB_TERM_MANY_Q4_K},
+        [FB_Q5_1] = {FB_TERM_ONE_Q4_K, FB_TERM_MANY_Q4_K},
+        [FB_Q4_K] = {FB_TERM_ONE_Q4_K, FB_TERM_MANY_Q4_K},
+        [FB_Q5_K] = {FB_TERM_ONE_Q4_K, FB_TERM_MANY_Q4_K},
+        [FB_Q6_K] = {FB_TERM_ONE_Q6_K, FB_TERM_MANY_Q6_K},
+        [FB_Q2_K] = {FB_TERM_ONE_Q6_K, FB_TERM_MANY_Q6_K},
+        [FB_Q3_K] = {FB_TERM_ONE_Q6_K, FB_TERM_MANY_Q6_K},
+        [FB_IQ4_NL] = {FB_TERM_ONE_Q4_K, FB_TERM_MANY_Q4_K},
+        [FB_IQ4_XS] = {FB_TERM_ONE_Q4_K, FB_TERM_MANY_Q4_K},
+        [FB_MXFP4] = {FB_TERM_ONE_Q4_K, FB_TERM_MANY_Q4_K},
     };
     bool decoded = !fb_dtype_is_float(m->dtype) && dot == FB_DOT_FLOAT, one = c->shape.rows == 1;
     fb_dtype type = decoded ? FB_F32 : m->dtype;

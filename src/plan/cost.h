@@ -20,6 +20,10 @@
     X(ONE_Q4_0, one_q4_0, "output", "multiply-add of integers with a weight of Q4_0, one token")             \
     X(MANY_Q8_0, many_q8_0, "output", "multiply-add of integers with a weight of Q8_0, many tokens")         \
     X(MANY_Q4_0, many_q4_0, "output", "multiply-add of integers with a weight of Q4_0, many tokens")         \
+    X(ONE_Q4_K, one_q4_k, "output", "the same, types with a scale or a minimum for 32 columns")              \
+    X(ONE_Q6_K, one_q6_k, "output", "the same, types with a scale for 16 columns")                           \
+    X(MANY_Q4_K, many_q4_k, "output", "the same as one_q4_k, many tokens")                                   \
+    X(MANY_Q6_K, many_q6_k, "output", "the same as one_q6_k, many tokens")                                   \
     X(DECODED, decoded, "output", "weight of a quantised type that is decoded to multiply floats")           \
     X(QUANTIZE, quantize, "row", "element")                                                                  \
     X(BEST, best, "output of head_argmax, besides the linear", "-")                                          \

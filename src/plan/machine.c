@@ -40,6 +40,8 @@ void fb_machine_assume(fb_machine *m, int32_t workers, fb_dtype act) {
         [FB_TERM_MANY_F16] = {3e-9, 3e-11},  [FB_TERM_MANY_BF16] = {3e-9, 4e-11},
         [FB_TERM_ONE_Q8_0] = {3e-9, 3e-11},  [FB_TERM_ONE_Q4_0] = {3e-9, 2e-11},
         [FB_TERM_MANY_Q8_0] = {3e-9, 2e-11}, [FB_TERM_MANY_Q4_0] = {3e-9, 1e-11},
+        [FB_TERM_ONE_Q4_K] = {3e-9, 2e-11},  [FB_TERM_ONE_Q6_K] = {3e-9, 3e-11},
+        [FB_TERM_MANY_Q4_K] = {3e-9, 1e-11}, [FB_TERM_MANY_Q6_K] = {3e-9, 2e-11},
         [FB_TERM_DECODED] = {3e-9, 5e-10},   [FB_TERM_QUANTIZE] = {1e-8, 3e-10},
         [FB_TERM_BEST] = {2e-9, 0},          [FB_TERM_LAYERNORM] = {3e-8, 4e-10},
         [FB_TERM_RMSNORM] = {2e-8, 3e-10},   [FB_TERM_ADD] = {5e-9, 1e-10},

@@ -35,7 +35,7 @@ static int64_t decoded_bytes(const fb_bound *bound, const fb_op *op, int64_t row
     for (int k = 0; k < FB_MAX_WEIGHTS; k++) {
         if (op->weights[k] == FB_NONE) continue;
         const fb_weight *w = &bound->weights[op->weights[k] * bound->program->layers];
-        if (fb_dtype_is_float(w->dtype) || fb_pack_has(w->dtype)) continue;
+        if (fb_dtype_is_float(w->dtype) || fb_pack_gpu_has(w->dtype)) continue;
         int64_t elements = (table ? rows : w->rows) * w->cols;
         int64_t all = fb_dtype_bytes(FB_F16, elements) - fb_dtype_bytes(w->dtype, elements);
         more += (int64_t)((double)all * fb_cost_chosen(op, w, rows));

@@ -45,7 +45,7 @@ typedef struct fb_slot {
      * name
      * "[]" stands for the expert. A GGUF file has one tensor. */
     int64_t experts;
-    fb_dtype dtype; /* dtype of the weight in every layer; FB_DTYPE_COUNT: unknown, or it differs */
+    uint32_t dtypes; /* bits of the dtypes that the weight has, in one layer or another; 0: unknown */
 } fb_slot;
 
 typedef struct fb_op {

@@ -144,6 +144,7 @@ static void ask_device(fb_execution *x) {
     const fb_request *r = &x->request;
     fb_plan_options *o = &x->options;
     o->graph = r->backend->graphs;
+    o->float_types = r->backend->float_types;
     if (r->backend->step_why_not) o->step_why_not = step_why_not;
     o->step_arg = x;
     if (!r->backend->screen) o->no_screen = "only on the cpu backend";

@@ -138,10 +138,12 @@ static void names(void **state) {
         fb_dtype dtype;
         const char *name;
         int64_t block, bytes;
-    } rows[] = {{FB_F32, "f32", 1, 4},       {FB_F16, "f16", 1, 2},       {FB_BF16, "bf16", 1, 2},
-                {FB_F64, "f64", 1, 8},       {FB_Q8_0, "q8_0", 32, 34},   {FB_Q4_0, "q4_0", 32, 18},
-                {FB_Q4_1, "q4_1", 32, 20},   {FB_Q5_0, "q5_0", 32, 22},   {FB_Q5_1, "q5_1", 32, 24},
-                {FB_Q4_K, "q4_k", 256, 144}, {FB_Q5_K, "q5_k", 256, 176}, {FB_Q6_K, "q6_k", 256, 210}};
+    } rows[] = {{FB_F32, "f32", 1, 4},           {FB_F16, "f16", 1, 2},       {FB_BF16, "bf16", 1, 2},
+                {FB_F64, "f64", 1, 8},           {FB_Q8_0, "q8_0", 32, 34},   {FB_Q4_0, "q4_0", 32, 18},
+                {FB_Q4_1, "q4_1", 32, 20},       {FB_Q5_0, "q5_0", 32, 22},   {FB_Q5_1, "q5_1", 32, 24},
+                {FB_Q4_K, "q4_k", 256, 144},     {FB_Q5_K, "q5_k", 256, 176}, {FB_Q6_K, "q6_k", 256, 210},
+                {FB_Q2_K, "q2_k", 256, 84},      {FB_Q3_K, "q3_k", 256, 110}, {FB_IQ4_NL, "iq4_nl", 32, 18},
+                {FB_IQ4_XS, "iq4_xs", 256, 136}, {FB_MXFP4, "mxfp4", 32, 17}};
     assert_int_equal(sizeof rows / sizeof *rows, FB_DTYPE_COUNT);
     fb_error err;
     fb_dtype parsed;

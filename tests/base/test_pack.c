@@ -1,98 +1,130 @@
 /* Rows interleaved in groups of 16: the layout that pack.h describes, there and back. */
-#include "base/pack.h"
+#include "base/pack_blocks.h"
 
 #include <stdlib.h>
 
 #include "support/support.h"
 
-static const fb_dtype types[] = {FB_Q8_0, FB_Q4_0};
 static const int64_t row_counts[] = {1, 2, 15, 16, 17, 33};
-static const int64_t col_counts[] = {32, 64, 160};
+static const int64_t block_counts[] = {1, 2, 5};
 
-/* A matrix of random bytes, whose scales are not NaN, so that values can be compared. */
-static uint8_t *random_rows(fbt_random *random, fb_dtype dtype, int64_t rows, int64_t cols) {
-    int64_t bytes = rows * fb_dtype_bytes(dtype, cols), block = fb_dtype_bytes(dtype, 32);
-    uint8_t *data = malloc((size_t)bytes);
-    assert_non_null(data);
-    for (int64_t i = 0; i < bytes; i++)
-        data[i] = i % block == 1 ? 0x3c : (uint8_t)fbt_random_bits(random); /* a scale of 1 to 2 */
-    return data;
-}
+#define FOR_QUANTISED(dtype) for (fb_dtype dtype = FB_Q8_0; dtype < FB_DTYPE_COUNT; dtype++)
 
 static void check(fbt_random *random, fb_dtype dtype, int64_t rows, int64_t cols) {
-    int64_t row_bytes = fb_dtype_bytes(dtype, cols);
-    uint8_t *data = random_rows(random, dtype, rows, cols), *back = malloc((size_t)row_bytes);
-    assert_non_null(back);
+    int64_t row_bytes = fb_dtype_bytes(dtype, cols), block = fb_dtype_block(dtype);
+    uint8_t *data = malloc((size_t)(rows * row_bytes));
+    float *values = malloc((size_t)cols * sizeof *values);
+    assert_true(data && values);
+    fbt_random_blocks(random, dtype, rows * cols, 1, data);
     fbt_guard packed = fbt_guard_create((size_t)fb_pack_bytes(dtype, rows, cols), 0);
     /* In an order of no use, because rows are independent. */
     for (int64_t r = rows; r-- > 0;) fb_pack_row(dtype, data + r * row_bytes, cols, r, packed.data);
-    for (int64_t r = 0; r < rows; r++) {
-        fb_unpack_row(dtype, packed.data, cols, r, back);
-        assert_memory_equal(back, data + r * row_bytes, (size_t)row_bytes);
-    }
     fb_weight plain = {.data = data, .dtype = dtype, .rows = rows, .cols = cols}, interleaved = plain;
     interleaved.data = packed.data;
     interleaved.packed = true;
     for (int64_t r = 0; r < rows; r++) {
-        for (int64_t c = 0; c < cols; c++)
+        for (int64_t c = 0; c < cols; c += 1 + (c % 32 == 0))
             assert_true(fb_weight_get(&interleaved, r, c) == fb_weight_get(&plain, r, c));
-        for (int64_t first = 0; first < cols; first += 32)
+        for (int64_t first = 0; first < cols; first += block)
             for (int packed_too = 0; packed_too < 2; packed_too++) { /* all columns from `first` on */
                 const fb_weight *w = packed_too ? &interleaved : &plain;
-                float values[160];
                 fb_weight_row(w, r, first, cols - first, values);
-                for (int64_t c = first; c < cols; c++)
+                for (int64_t c = first; c < cols; c += 3)
                     assert_true((double)values[c - first] == fb_weight_get(&plain, r, c));
             }
     }
     fbt_guard_free(&packed);
-    free(back);
+    free(values);
     free(data);
 }
 
 static void test_there_and_back(void **state) {
     (void)state;
     fbt_random random = fbt_random_start(43);
-    for (size_t t = 0; t < sizeof types / sizeof *types; t++)
-        for (size_t r = 0; r < sizeof row_counts / sizeof *row_counts; r++)
-            for (size_t c = 0; c < sizeof col_counts / sizeof *col_counts; c++)
-                check(&random, types[t], row_counts[r], col_counts[c]);
+    FOR_QUANTISED(dtype)
+    for (size_t r = 0; r < sizeof row_counts / sizeof *row_counts; r++)
+        for (size_t c = 0; c < sizeof block_counts / sizeof *block_counts; c++)
+            check(&random, dtype, row_counts[r], block_counts[c] * fb_dtype_block(dtype));
 }
 
-/* The layout itself, which kernels read: byte by byte for one row of a group. */
+/* Bits [from, from + bits) of a byte. */
+static int bits_of(uint8_t byte, int from, int bits) { return byte >> from & ((1 << bits) - 1); }
+
+/* Reads a plane as pack.h describes it: the bits of column `col` of 32, of row `row`. */
+static int plane_bits(const uint8_t *plane, int bits, int row, int col) {
+    int quad = col / 4;
+    const uint8_t *word = plane + (quad % bits * FB_PACK_ROWS + row) * 4;
+    return bits_of(word[col % 4], quad / bits * bits, bits);
+}
+
+static void check_layout(const quant_type *t, const quant_parts *p, const uint8_t *group, int row) {
+    assert_memory_equal(group + 2 * row, &p->scale, 2);
+    group += 32;
+    if (t->minimums) {
+        assert_memory_equal(group + 2 * row, &p->minimum, 2);
+        group += 32;
+    }
+    for (int first = 0; first < t->columns; first += 32) {
+        int parts = t->scales ? 32 / t->part : 0;
+        for (int h = 0; h < parts; h++) {
+            int scale = p->scales[first / t->part + h], minimum = p->minimums[first / t->part + h];
+            assert_int_equal(group[16 * h + row], (uint8_t)(t->joint ? scale | minimum << 4 : scale));
+            if (t->minimums && !t->joint) assert_int_equal(group[16 * (parts + h) + row], minimum);
+        }
+        group += 16 * parts * (t->minimums && !t->joint ? 2 : 1);
+        for (int c = 0; c < 32; c++) {
+            int integer = plane_bits(group, t->low, row, c);
+            if (t->high) integer |= plane_bits(group + 64 * t->low, t->high, row, c) << t->low;
+            assert_int_equal(integer, p->q[first + c]);
+        }
+        group += 64 * (t->low + t->high);
+    }
+}
+
+/* The layout itself, which kernels read: one row of the second group. */
 static void test_layout(void **state) {
     (void)state;
-    enum { ROW = 18, IN_GROUP = ROW % FB_PACK_ROWS, COLS = 64, ROWS = 32 };
-    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
-        int64_t block = fb_dtype_bytes(types[t], 32), row_bytes = fb_dtype_bytes(types[t], COLS);
-        int64_t size = fb_pack_bytes(types[t], ROWS, COLS);
-        assert_int_equal(size, ROWS * row_bytes);
-        uint8_t row[2 * 34], *packed = calloc((size_t)size, 1);
-        assert_non_null(packed);
-        for (int64_t i = 0; i < row_bytes; i++) row[i] = (uint8_t)(i + 1);
-        fb_pack_row(types[t], row, COLS, ROW, packed);
-        const uint8_t *group = packed + size / 2; /* the second group */
-        for (int64_t b = 0; b < COLS / 32; b++, group += FB_PACK_ROWS * block) {
-            assert_memory_equal(group + 2 * IN_GROUP, row + b * block, 2);
-            for (int64_t i = 0; i < block - 2; i++)
-                assert_int_equal(group[2 * FB_PACK_ROWS + i / 4 * 4 * FB_PACK_ROWS + 4 * IN_GROUP + i % 4],
-                                 row[b * block + 2 + i]);
+    fbt_random random = fbt_random_start(44);
+    enum { ROW = 18, ROWS = 32 };
+    FOR_QUANTISED(dtype) {
+        const quant_type *t = &quant_types[dtype];
+        int64_t cols = 2 * t->columns, size = fb_pack_bytes(dtype, ROWS, cols);
+        uint8_t *row = malloc((size_t)fb_dtype_bytes(dtype, cols)), *packed = malloc((size_t)size);
+        assert_true(row && packed);
+        for (int fill = 0; fill < 256; fill += 255) { /* nothing else is written */
+            fbt_random_blocks(&random, dtype, cols, 1, row);
+            memset(packed, fill, (size_t)size);
+            fb_pack_row(dtype, row, cols, ROW, packed);
+            for (int64_t i = 0; i < size / 2; i++) assert_int_equal(packed[i], fill);
+            for (int b = 0; b < 2; b++) {
+                quant_parts parts;
+                t->split(row + b * fb_dtype_bytes(dtype, t->columns), &parts);
+                check_layout(t, &parts, packed + size / 2 + b * fb_pack_block(dtype), ROW % FB_PACK_ROWS);
+            }
+            memset(packed + size / 2, 0, (size_t)size / 2);
+            fb_pack_row(dtype, row, cols, ROW, packed);
+            for (int64_t i = size / 2; i < size; i++) packed[i] = (uint8_t)(packed[i] != 0);
+            int64_t written = 0;
+            for (int64_t i = size / 2; i < size; i++) written += packed[i];
+            assert_true(written <= size / 2 / FB_PACK_ROWS);
         }
-        /* Nothing else was written. */
-        int64_t written = 0;
-        for (int64_t i = 0; i < size; i++) written += packed[i] != 0;
-        assert_int_equal(written, row_bytes);
+        free(row);
         free(packed);
     }
 }
 
 static void test_which(void **state) {
     (void)state;
-    for (int i = 0; i < FB_DTYPE_COUNT; i++)
-        assert_int_equal(fb_pack_has((fb_dtype)i), i == FB_Q8_0 || i == FB_Q4_0);
+    for (int i = 0; i < FB_DTYPE_COUNT; i++) {
+        assert_int_equal(fb_pack_has((fb_dtype)i), i >= FB_FLOAT_COUNT);
+        assert_int_equal(fb_pack_gpu_has((fb_dtype)i), i == FB_Q8_0 || i == FB_Q4_0);
+    }
     /* A last group that is not full takes the room of a whole one. */
     assert_int_equal(fb_pack_bytes(FB_Q8_0, 17, 64), 32 * 2 * 34);
     assert_int_equal(fb_pack_bytes(FB_Q4_0, 16, 32), 16 * 18);
+    /* Scales and minimums of six bits take eight. */
+    assert_int_equal(fb_pack_bytes(FB_Q4_K, 16, 256), 16 * (144 + 4));
+    assert_int_equal(fb_pack_bytes(FB_Q6_K, 16, 256), 16 * 210);
 }
 
 /* Rows in every order that a file may have them in, whole and in parts. */

@@ -15,8 +15,11 @@ static const struct {
     const char *name; /* in the vector file */
     bool written;
 } types[] = {
-    {FB_Q8_0, "Q8_0", true},  {FB_Q4_0, "Q4_0", true},  {FB_Q4_1, "Q4_1", false}, {FB_Q5_0, "Q5_0", false},
-    {FB_Q5_1, "Q5_1", false}, {FB_Q4_K, "Q4_K", false}, {FB_Q5_K, "Q5_K", false}, {FB_Q6_K, "Q6_K", false},
+    {FB_Q8_0, "Q8_0", true},    {FB_Q4_0, "Q4_0", true},      {FB_Q4_1, "Q4_1", false},
+    {FB_Q5_0, "Q5_0", false},   {FB_Q5_1, "Q5_1", false},     {FB_Q4_K, "Q4_K", false},
+    {FB_Q5_K, "Q5_K", false},   {FB_Q6_K, "Q6_K", false},     {FB_Q2_K, "Q2_K", false},
+    {FB_Q3_K, "Q3_K", false},   {FB_IQ4_NL, "IQ4_NL", false}, {FB_IQ4_XS, "IQ4_XS", false},
+    {FB_MXFP4, "MXFP4", false},
 };
 
 enum { TYPES = sizeof types / sizeof *types };

@@ -35,7 +35,7 @@ static const patch patches[] = {
     {"another shape", QKV, SHAPE, NULL, 128, QKV "|[96, 128]|[192, 64]"},
     {"another type", QKV, TYPE, NULL, 8, "hole in the data"},
     {"integers", QKV, TYPE, NULL, 25, QKV "|dtype I16"},
-    {"an unreadable type", QKV, TYPE, NULL, 23, QKV "|IQ4_XS"},
+    {"an unreadable type", QKV, TYPE, NULL, 22, QKV "|IQ2_S"},
 };
 
 static void apply(uint8_t *bytes, size_t size, const patch *p) {

@@ -48,14 +48,19 @@ void fbt_random_blocks(fbt_random *random, fb_dtype dtype, int64_t count, double
     } types[FB_DTYPE_COUNT] = {
         [FB_Q8_0] = {0, -1, 74, 0},    [FB_Q4_0] = {0, -1, 4.6, 0},    [FB_Q4_1] = {0, 2, 4.6, -7.5},
         [FB_Q5_0] = {0, -1, 9.2, 0},   [FB_Q5_1] = {0, 2, 9.2, -15.5}, [FB_Q4_K] = {0, 2, 250, 7.5},
-        [FB_Q5_K] = {0, 2, 500, 15.5}, [FB_Q6_K] = {208, -1, 1300, 0},
+        [FB_Q5_K] = {0, 2, 500, 15.5}, [FB_Q6_K] = {208, -1, 1300, 0}, [FB_Q2_K] = {80, 82, 15, 1.5},
+        [FB_Q3_K] = {108, -1, 42, 0},  [FB_IQ4_NL] = {0, -1, 73, 0},   [FB_IQ4_XS] = {0, -1, 1350, 0},
+        [FB_MXFP4] = {-1, -1, 5.5, 0},
     };
     int64_t block = fb_dtype_block(dtype), bytes = fb_dtype_bytes(dtype, block);
     uint8_t *at = blocks;
     for (int64_t i = 0; i < count; i += block, at += bytes) {
         for (int64_t b = 0; b < bytes; b++) at[b] = (uint8_t)fbt_random_bits(random);
         double scale = deviation / types[dtype].range * (0.5 + (double)fbt_random_below(random, 100) / 100);
-        fb_dtype_set(FB_F16, at + types[dtype].scale, 0, scale);
+        if (types[dtype].scale >= 0)
+            fb_dtype_set(FB_F16, at + types[dtype].scale, 0, scale);
+        else
+            at[0] = (uint8_t)(128 + (int)floor(log2(scale))); /* a power of two */
         if (types[dtype].offset >= 0)
             fb_dtype_set(FB_F16, at + types[dtype].offset, 0, scale * types[dtype].shift);
     }

@@ -13,18 +13,18 @@ enum { MAX_COPIES = 256 };
 static void *copies[MAX_COPIES];
 static int copied;
 
-/* Which type a matrix gets: the same one everywhere; in every other layer; in every other matrix of a layer.
- */
-typedef enum spread { EVERYWHERE, BY_LAYER, BY_MATRIX } spread;
+/* Which matrices get a type: all; those of every other layer, or every other one of a layer, while others
+ * become FB_Q5_0; those of every other layer, while others stay floats. */
+typedef enum spread { EVERYWHERE, BY_LAYER, BY_MATRIX, FLOAT_LAYERS } spread;
 
 static fb_dtype type_of(const fb_program *p, int64_t index, fb_dtype dtype, spread how) {
-    int64_t number = how == BY_LAYER ? index % p->layers : 0;
+    int64_t number = how == BY_LAYER || how == FLOAT_LAYERS ? index % p->layers : 0;
     for (int64_t slot = 0; how == BY_MATRIX && slot < index / p->layers; slot++)
         number += !p->slots[slot].vector;
-    return number % 2 ? FB_Q5_0 : dtype;
+    return number % 2 == 0 ? dtype : how == FLOAT_LAYERS ? FB_F32 : FB_Q5_0;
 }
 
-/* Matrices whose rows are whole blocks become `wanted`, or other ones FB_Q5_0; a matrix that several layers
+/* Matrices whose rows are whole blocks become `wanted`, or what the spread says; a matrix that several layers
  * share stays shared. */
 static int64_t retype(fb_model *m, fb_dtype wanted, spread how, fbt_random *random) {
     const fb_program *p = &m->spec->program;
@@ -33,11 +33,11 @@ static int64_t retype(fb_model *m, fb_dtype wanted, spread how, fbt_random *rand
         fb_weight *w = &m->weights[i];
         const fb_slot *slot = &p->slots[i / p->layers];
         fb_dtype dtype = type_of(p, i, wanted, how);
-        if (slot->vector || w->cols % fb_dtype_block(dtype)) continue;
         if (!slot->per_layer && i % p->layers) {
             *w = w[-1];
             continue;
         }
+        if (slot->vector || fb_dtype_is_float(dtype) || w->cols % fb_dtype_block(dtype)) continue;
         assert_true(copied < MAX_COPIES);
         void *data = copies[copied++] = malloc((size_t)fb_dtype_bytes(dtype, w->rows * w->cols));
         assert_non_null(data);
@@ -55,7 +55,7 @@ static int64_t quantize_ops(const fb_model *m) {
     fb_error err;
     assert_non_null(p);
     *p = m->spec->program;
-    assert_ok(fb_program_quantize(p, &err), &err);
+    assert_ok(fb_program_quantize(p, 0, &err), &err);
     for (int s = 0; s < FB_SECTIONS; s++)
         for (int32_t i = 0; i < p->op_count[s]; i++) count += p->ops[s][i].kind == FB_OP_QUANTIZE;
     free(p);
@@ -107,12 +107,11 @@ static void blocks_of_32(void **state) {
     fbt_random random = fbt_random_start(61);
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
         for (int dtype = FB_Q8_0; dtype <= FB_Q5_1; dtype++) {
-            /* What is decoded is decoded by one function: one such type a model. */
+            /* One of the other types a model. */
             if (dtype > FB_Q4_0 && (size_t)(dtype - FB_Q4_1) != i % 3) continue;
-            int64_t quantizes = fb_pack_has((fb_dtype)dtype) ? models[i].quantizes : 0;
+            int64_t quantizes = models[i].quantizes;
             fb_fusion_options o = {.size = sizeof o, .threads = 2, .act = FB_F32, .fuse = "auto"};
             prove(models[i].path, (fb_dtype)dtype, EVERYWHERE, &o, quantizes, &random);
-            if (!quantizes) continue;
             o.float_dot = true;
             if (((size_t)dtype + i) % 2)
                 prove(models[i].path, (fb_dtype)dtype, EVERYWHERE, &o, quantizes, &random);
@@ -123,27 +122,26 @@ static void blocks_of_32(void **state) {
         }
 }
 
-/* Several types in one file. By layer, only the head has one for all: what layers multiply with floats, some
- * of them decode from packed rows. By matrix, some projections of a value multiply integers and others
- * floats.
- */
+/* Several types in one file: another in every other layer, or in every other matrix. Where a layer's matrix
+ * is not quantised, that of all layers is multiplied with floats, and some decode it from packed rows. */
 static void mixed_types(void **state) {
     (void)state;
     fbt_random random = fbt_random_start(64);
     fb_fusion_options o = {.size = sizeof o, .threads = 2, .act = FB_F32, .fuse = "auto"};
-    prove(models[0].path, FB_Q8_0, BY_LAYER, &o, 1, &random);
-    prove(models[2].path, FB_Q4_0, BY_LAYER, &o, 1, &random);
+    prove(models[0].path, FB_Q8_0, BY_LAYER, &o, 5, &random);
+    prove(models[2].path, FB_Q4_0, FLOAT_LAYERS, &o, 1, &random);
     o.act = FB_BF16;
-    prove(models[0].path, FB_Q4_0, BY_MATRIX, &o, 2, &random);
-    prove(models[2].path, FB_Q8_0, BY_MATRIX, &o, 4, &random);
+    prove(models[0].path, FB_Q4_0, BY_MATRIX, &o, 5, &random);
+    prove(models[2].path, FB_Q8_0, FLOAT_LAYERS, &o, 1, &random);
 }
 
 static void blocks_of_256(void **state) {
     (void)state;
     fbt_random random = fbt_random_start(62);
-    for (int dtype = FB_Q4_K; dtype <= FB_Q6_K; dtype++) {
+    static const fb_dtype types[] = {FB_Q4_K, FB_Q5_K, FB_Q6_K, FB_Q2_K, FB_Q3_K, FB_IQ4_XS};
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
         fb_fusion_options o = {.size = sizeof o, .threads = 2, .act = FB_F32, .fuse = "auto"};
-        prove(FBT_GOLDENS "/neox-parallel", (fb_dtype)dtype, EVERYWHERE, &o, 0,
+        prove(FBT_GOLDENS "/neox-parallel", types[t], EVERYWHERE, &o, 1,
               &random); /* its down projection only */
     }
 }

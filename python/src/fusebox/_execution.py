@@ -20,7 +20,7 @@ class Execution(TypedDict, total=False):
     fuse: "none", "all", "auto" (the default), or a list: "add_norm,bias_act", "all,-qkv_up".
     machine: folder of the planner's measurements; None (the default): that of the command line; "": none.
     exact: only fuses that give the bits of the plain ops.
-    float_dot: multiply Q8_0 and Q4_0 weights with floats instead of 8-bit integers.
+    float_dot: multiply quantised weights with floats instead of 8-bit integers.
     """
 
     threads: int

@@ -327,15 +327,15 @@ static int64_t count_candidates(const fb_screen *s, screened x, int64_t n, int64
 static bool find_screened(const head *h) {
     const fb_weight *w = &h->call->weights[0];
     const fb_screen *s = w->screen;
-    const int64_t most = BLOCK_M * BLOCK_N, blocks = w->cols / 32;
+    const int64_t most = BLOCK_M * BLOCK_N;
     float *sums = h->work->sums[0];
     screened x = screen_of(s, h->in->x + h->row * h->in->ld, w->cols, (fb_q8 *)(void *)h->work->tile.panel);
     if (x.bound != x.bound) return false;
     start_best(h);
     for (int64_t n = h->begin; n < h->end; n += most) {
-        int64_t ns = h->end - n < most ? h->end - n : most, group = n / FB_PACK_ROWS;
-        packed_sums(FB_Q8_0, (const uint8_t *)s->copy.data + group * blocks * packed_block(FB_Q8_0), x.q,
-                    blocks, blocks, 1, (ns + FB_PACK_ROWS - 1) / FB_PACK_ROWS, sums, BLOCK_N);
+        int64_t ns = h->end - n < most ? h->end - n : most;
+        packed_sums(FB_Q8_0)(packed_at(FB_Q8_0, s->copy.data, w->cols, n), x.q, w->cols / 32, w->cols, 1,
+                             (ns + FB_PACK_ROWS - 1) / FB_PACK_ROWS, sums, BLOCK_N);
         float limit = screen_limit(s, x, n, ns, sums, h->best[0], h->act);
         if (limit != limit) return false;
         if (count_candidates(s, x, n, ns, sums, limit) >

@@ -1,164 +1,49 @@
-/* Packed weights (base/pack.h) times quantised rows (fb_q8 of base/quant.h), with integer products. Output n
- * of a row is the sum, over the blocks of 32 in order, of integer * (scale of the weight's block * scale of
- * the row's block). The integer is exact in any order, and the rest is one fused multiply-add a block. So the
- * bits depend neither on the tile nor on how an instruction set multiplies bytes. */
+/* Packed weights (base/pack.h) times quantised rows (fb_q8 of base/quant.h), with integer products. A part of
+ * 16 or 32 columns gives an integer, which is exact in any order. It is multiplied with the scales of the
+ * part and of the row's block and added in the order of the parts, with one fused multiply-add; a minimum
+ * adds another one. So the bits depend neither on the tile nor on how an instruction set multiplies bytes. */
 #ifndef FB_BACKEND_CPU_PACKED_H
 #define FB_BACKEND_CPU_PACKED_H
 
+#include "backend/cpu/kernel.h"
 #include "backend/cpu/simd.h"
-#include "base/pack.h"
-#include "base/quant.h"
+#include "base/pack_blocks.h"
 
-/* Vectors in a group of 16 rows. */
-#define PARTS (FB_PACK_ROWS / VW)
-/* Rows of x in a tile. Each needs two accumulators (the block's integers and the float sums), besides the
- * weights' vectors. */
-#if defined FB_ISA_avx512
-#define PACKED_M 8
-#else
-#define PACKED_M 4
-#endif
-
-/* Bytes of one block of a group, as a compile-time constant. */
-FB_INLINE int packed_block(fb_dtype t) { return FB_PACK_ROWS * (t == FB_Q4_0 ? 18 : 34); }
-
-FB_INLINE vi vi_load(const void *p) {
-    vi v;
-    memcpy(&v, p, sizeof v);
-    return v;
+/* sum[m * ldsum + n] for `rows` rows of x, `ldx` blocks apart, and the 16 * `groups` outputs that start at w.
+ * `cols`: of a row. */
+typedef void (*packed_sums_fn)(const uint8_t *w, const fb_q8 *x, int64_t ldx, int64_t cols, int64_t rows,
+                               int64_t groups, float *sum, int64_t ldsum);
+#define PACKED_TYPES(X)                                                                                      \
+    X(FB_Q8_0, q8_0)                                                                                         \
+    X(FB_Q4_0, q4_0)                                                                                         \
+    X(FB_Q4_1, q4_1)                                                                                         \
+    X(FB_Q5_0, q5_0)                                                                                         \
+    X(FB_Q5_1, q5_1)                                                                                         \
+    X(FB_Q2_K, q2_k)                                                                                         \
+    X(FB_Q3_K, q3_k)                                                                                         \
+    X(FB_Q4_K, q4_k)                                                                                         \
+    X(FB_Q5_K, q5_k)                                                                                         \
+    X(FB_Q6_K, q6_k)                                                                                         \
+    X(FB_IQ4_NL, iq4_nl)                                                                                     \
+    X(FB_IQ4_XS, iq4_xs)                                                                                     \
+    X(FB_MXFP4, mxfp4)
+#define X(TYPE, name)                                                                                        \
+    void FB_KERNEL(packed_##name)(const uint8_t *w, const fb_q8 *x, int64_t ldx, int64_t cols, int64_t rows, \
+                                  int64_t groups, float *sum, int64_t ldsum);
+PACKED_TYPES(X)
+#undef X
+static inline packed_sums_fn packed_sums(fb_dtype dtype) {
+    static const packed_sums_fn table[FB_DTYPE_COUNT] = {
+#define X(TYPE, name) [TYPE] = FB_KERNEL(packed_##name),
+        PACKED_TYPES(X)
+#undef X
+    };
+    return table[dtype];
 }
 
-/* The same four bytes of a row in every element. */
-FB_INLINE vi vi_word(const int8_t *p) {
-    int32_t word;
-    memcpy(&word, p, sizeof word);
-    return word - (vi){0};
-}
-
-/* A vector element holds four bytes of a weight row and four of x. nibbles_add (0 to 15) and bytes_add add
- * the sum of the four products to `sum`; nibbles_end completes it at the end of a block. Where weights were
- * shifted to be unsigned, the offset times the sum of the row's block is subtracted afterwards: 8 for
- * nibbles, Q8_OFFSET for bytes. */
-#define Q8_OFFSET 0
-#if defined FB_ISA_avx512vnni
-#undef Q8_OFFSET
-#define Q8_OFFSET 128
-FB_INLINE vi nibbles_add(vi sum, vi w, vi x) {
-    return (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, (__m512i)x);
-}
-FB_INLINE vi nibbles_end(vi sum) { return sum; }
-FB_INLINE vi bytes_add(vi sum, vi w, vi x) { return nibbles_add(sum, w ^ (vi)_mm512_set1_epi8(-128), x); }
-
-#elif defined FB_ISA_avx512 || defined FB_ISA_avx2
-/* Adjacent products of bytes are added as 16-bit integers. Sums of nibble products stay in 16 bits until the
- * block's end: 8 * 2 * 15 * 127 fits. For whole bytes, |w| is multiplied with x under w's sign: 2 * 128 * 127
- * fits, but only once. */
-#if defined FB_ISA_avx512
-FB_INLINE vi pairs16(vi a, vi b) { return (vi)_mm512_maddubs_epi16((__m512i)a, (__m512i)b); }
-FB_INLINE vi add16(vi a, vi b) { return (vi)_mm512_add_epi16((__m512i)a, (__m512i)b); }
-FB_INLINE vi pairs32(vi a) { return (vi)_mm512_madd_epi16((__m512i)a, _mm512_set1_epi16(1)); }
-FB_INLINE vi abs8(vi a) { return (vi)_mm512_abs_epi8((__m512i)a); }
-FB_INLINE vi signed8(vi x, vi w) {
-    __mmask64 negative = _mm512_movepi8_mask((__m512i)w);
-    return (vi)_mm512_mask_sub_epi8((__m512i)x, negative, _mm512_setzero_si512(), (__m512i)x);
-}
-#else
-FB_INLINE vi pairs16(vi a, vi b) { return (vi)_mm256_maddubs_epi16((__m256i)a, (__m256i)b); }
-FB_INLINE vi add16(vi a, vi b) { return (vi)_mm256_add_epi16((__m256i)a, (__m256i)b); }
-FB_INLINE vi pairs32(vi a) { return (vi)_mm256_madd_epi16((__m256i)a, _mm256_set1_epi16(1)); }
-FB_INLINE vi abs8(vi a) { return (vi)_mm256_abs_epi8((__m256i)a); }
-FB_INLINE vi signed8(vi x, vi w) { return (vi)_mm256_sign_epi8((__m256i)x, (__m256i)w); }
-#endif
-FB_INLINE vi nibbles_add(vi sum, vi w, vi x) { return add16(sum, pairs16(w, x)); }
-FB_INLINE vi nibbles_end(vi sum) { return pairs32(sum); }
-FB_INLINE vi bytes_add(vi sum, vi w, vi x) { return sum + pairs32(pairs16(abs8(w), signed8(x, w))); }
-
-#else
-FB_INLINE vi byte_of(vi v, int i) { return (v << (24 - 8 * i)) >> 24; }
-FB_INLINE vi bytes_add(vi sum, vi w, vi x) {
-    for (int i = 0; i < 4; i++) sum += byte_of(w, i) * byte_of(x, i);
-    return sum;
-}
-FB_INLINE vi nibbles_add(vi sum, vi w, vi x) { return bytes_add(sum, w, x); }
-FB_INLINE vi nibbles_end(vi sum) { return sum; }
-#endif
-
-/* Prefetch distances in bytes for one row: PACKED_NEAR into the L1 cache, PACKED_FAR into L2. Intel: compared
- * with a distance of 1024 into L2 only, this is 8% faster with weights in L3 and 30% to 70% faster from
- * memory. Without the far prefetch it would be 3% faster from L3 and 20% slower from memory. Zen 4 uses no
- * prefetch: without it, a model in L3 decodes 14% faster, and one in memory equally fast. */
-#define PACKED_NEAR 4096
-#define PACKED_FAR  16384
-
-/* sum[m * ldsum + n] for `ms` rows of x (`ldx` blocks apart) and vectors `first` … of a group's 16 outputs.
- * `fetch`: prefetch the weights that follow. */
-FB_INLINE void packed_tile(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_t ldx, int64_t blocks, int ms,
-                           int first, int parts, const bool fetch, float *sum, int64_t ldsum) {
-    vf acc[PACKED_M][PARTS];
-    for (int m = 0; m < ms; m++)
-        for (int p = 0; p < parts; p++) acc[m][p] = vf_set1(0);
-    for (int64_t b = 0; b < blocks; b++, w += packed_block(wt)) {
-        vi dot[PACKED_M][PARTS];
-        for (int m = 0; m < ms; m++)
-            for (int p = 0; p < parts; p++) dot[m][p] = (vi){0};
-        for (int i = 0; fetch && i < packed_block(wt); i += 64) {
-            __builtin_prefetch(w + PACKED_NEAR + i, 0, 3);
-            __builtin_prefetch(w + PACKED_FAR + i, 0, 2);
-        }
-        for (int j = 0; j < (wt == FB_Q4_0 ? 4 : 8); j++)
-            for (int p = 0; p < parts; p++) {
-                vi v = vi_load(w + 32 + 64 * j + (first + p) * VW * 4);
-                vi low = v & 0x0f0f0f0f, high = (v >> 4) & 0x0f0f0f0f;
-                for (int m = 0; m < ms; m++) {
-                    const int8_t *q = x[m * ldx + b].q + 4 * j;
-                    if (wt == FB_Q4_0) {
-                        dot[m][p] = nibbles_add(dot[m][p], low, vi_word(q));
-                        dot[m][p] = nibbles_add(dot[m][p], high, vi_word(q + 16));
-                    } else {
-                        dot[m][p] = bytes_add(dot[m][p], v, vi_word(q));
-                    }
-                }
-            }
-        for (int p = 0; p < parts; p++) {
-            vf scale = vf_load_f16(w + (first + p) * VW * 2);
-            for (int m = 0; m < ms; m++) {
-                const fb_q8 *q = &x[m * ldx + b];
-                vi whole =
-                    wt == FB_Q4_0 ? nibbles_end(dot[m][p]) - 8 * q->sum : dot[m][p] - Q8_OFFSET * q->sum;
-                acc[m][p] = vf_fma(__builtin_convertvector(whole, vf), scale * q->scale, acc[m][p]);
-            }
-        }
-    }
-    for (int m = 0; m < ms; m++)
-        for (int p = 0; p < parts; p++) vf_put(FB_F32, sum + m * ldsum, (first + p) * VW, acc[m][p]);
-}
-
-/* All 16 outputs of a group. A single row uses all vectors at once, so that the weights are read once. More
- * rows need too many registers for that; they take the vectors one by one. */
-FB_VARIANTS void packed_rows(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_t ldx, int64_t blocks,
-                             int ms, bool zen, float *sum, int64_t ldsum) {
-    if (ms > 1)
-        for (int p = 0; p < PARTS; p++) packed_tile(wt, w, x, ldx, blocks, ms, p, 1, false, sum, ldsum);
-    else if (zen)
-        packed_tile(wt, w, x, ldx, blocks, 1, 0, PARTS, false, sum, ldsum);
-    else
-        packed_tile(wt, w, x, ldx, blocks, 1, 0, PARTS, true, sum, ldsum);
-}
-
-/* sum[m * ldsum + n] for `rows` rows and the 16 * `groups` outputs that start at w. */
-FB_VARIANTS void packed_sums(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_t ldx, int64_t blocks,
-                             int64_t rows, int64_t groups, float *sum, int64_t ldsum) {
-    const bool zen = on_zen();
-    for (int64_t g = 0; g < groups; g++, w += blocks * packed_block(wt), sum += FB_PACK_ROWS) {
-        int64_t m = 0;
-        for (; m + PACKED_M <= rows; m += PACKED_M)
-            packed_rows(wt, w, x + m * ldx, ldx, blocks, PACKED_M, zen, sum + m * ldsum, ldsum);
-        if (m + PACKED_M / 2 <= rows) {
-            packed_rows(wt, w, x + m * ldx, ldx, blocks, PACKED_M / 2, zen, sum + m * ldsum, ldsum);
-            m += PACKED_M / 2;
-        }
-        for (; m < rows; m++) packed_rows(wt, w, x + m * ldx, ldx, blocks, 1, zen, sum + m * ldsum, ldsum);
-    }
+/* Where row n of a packed matrix begins, if n is the first of a group. */
+static inline const uint8_t *packed_at(fb_dtype dtype, const void *data, int64_t cols, int64_t n) {
+    return (const uint8_t *)data + fb_pack_bytes(dtype, n, cols);
 }
 
 /* ---- rows ---- */

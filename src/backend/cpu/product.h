@@ -26,9 +26,8 @@ FB_VARIANTS vf activate(fb_dtype t, fb_op_kind act, vf v) {
 
 /* The address of row n of a weight. */
 static inline const uint8_t *weight_row(const fb_weight *w, int64_t n) {
-    int64_t at = w->packed ? n / FB_PACK_ROWS * (w->cols / 32) * packed_block(w->dtype)
-                           : fb_dtype_bytes(w->dtype, n * w->cols);
-    return (const uint8_t *)w->data + at;
+    if (w->packed) return packed_at(w->dtype, w->data, w->cols, n);
+    return (const uint8_t *)w->data + fb_dtype_bytes(w->dtype, n * w->cols);
 }
 
 /* Computes sums[m * BLOCK_N + n] of rows [row, row + rows) of an input and outputs [n, n + ns) of a weight.
@@ -36,12 +35,9 @@ static inline const uint8_t *weight_row(const fb_weight *w, int64_t n) {
 static inline void products(const fb_weight *w, const input *in, int64_t row, int64_t rows, int64_t n,
                             int64_t ns, const uint8_t *next, tile_work *work, float *sums) {
     if (in->q) {
-        int64_t blocks = w->cols / 32, groups = (ns + FB_PACK_ROWS - 1) / FB_PACK_ROWS;
-        const fb_q8 *x = in->q + row * in->ld;
-        if (w->dtype == FB_Q4_0)
-            packed_sums(FB_Q4_0, weight_row(w, n), x, in->ld, blocks, rows, groups, sums, BLOCK_N);
-        else
-            packed_sums(FB_Q8_0, weight_row(w, n), x, in->ld, blocks, rows, groups, sums, BLOCK_N);
+        int64_t groups = (ns + FB_PACK_ROWS - 1) / FB_PACK_ROWS;
+        packed_sums(w->dtype)(weight_row(w, n), in->q + row * in->ld, in->ld, w->cols, rows, groups, sums,
+                              BLOCK_N);
         return;
     }
     const float *x = in->x + row * in->ld;

@@ -24,7 +24,7 @@ FB_INLINE void screen_block(fb_dtype t, const void *from, int8_t *q, uint16_t *s
 
 FB_INLINE void screen_row(fb_dtype t, const fb_weight *w, int64_t row) {
     fb_screen *s = w->screen;
-    int64_t in_group = row % FB_PACK_ROWS, blocks = w->cols / 32, bytes = packed_block(FB_Q8_0);
+    int64_t in_group = row % FB_PACK_ROWS, blocks = w->cols / 32, bytes = fb_pack_block(FB_Q8_0);
     uint8_t *to = (uint8_t *)(uintptr_t)s->copy.data + row / FB_PACK_ROWS * blocks * bytes;
     const uint8_t *from = vf_address(t, w->data, row * w->cols);
     vf squares = vf_set1(0), differences = vf_set1(0);
@@ -44,7 +44,7 @@ void FB_KERNEL(screen)(const fb_call *call, const fb_worker *worker) {
     int64_t begin, end, blocks = w->cols / 32;
     fb_worker_share(worker, w->rows, FB_PACK_ROWS, &begin, &end);
     if (end == w->rows && end % FB_PACK_ROWS) { /* the last group is not full */
-        int64_t bytes = blocks * packed_block(FB_Q8_0);
+        int64_t bytes = blocks * fb_pack_block(FB_Q8_0);
         memset((uint8_t *)(uintptr_t)w->screen->copy.data + end / FB_PACK_ROWS * bytes, 0, (size_t)bytes);
     }
     for (int64_t row = begin; row < end; row++) FB_FOR_DTYPE(w->dtype, T, screen_row(T, w, row));

@@ -127,33 +127,11 @@ FB_VARIANTS void decode_floats(fb_dtype t, const void *w, int64_t count, float *
     for (int64_t i = 0; i < count; i += VW) vf_put_n(FB_F32, out, i, count, vf_get_n(t, w, i, count, 0));
 }
 
-/* One row's part of a packed block. */
-FB_VARIANTS void decode_packed(fb_dtype t, const uint8_t *block, int64_t in_group, float *out) {
-    float d = fb_f16_to_f32((uint16_t)(block[2 * in_group] | block[2 * in_group + 1] << 8));
-    int8_t raw[32];
-    for (int j = 0; j < (t == FB_Q4_0 ? 4 : 8); j++)
-        memcpy(raw + 4 * j, block + 32 + 64 * j + 4 * in_group, 4);
-    if (t == FB_Q4_0)
-        for (int i = 0; i < 16; i++) {
-            out[i] = (float)((raw[i] & 15) - 8) * d;
-            out[i + 16] = (float)(((uint8_t)raw[i] >> 4) - 8) * d;
-        }
-    else
-        for (int i = 0; i < 32; i++) out[i] = (float)raw[i] * d;
-}
-
 /* Columns [k0, k0 + count) of a row of weights as floats. */
 static inline void decode_row(const fb_weight *w, int64_t row, int64_t k0, int64_t count, float *out) {
     const uint8_t *data = w->data;
     if (w->packed) {
-        int64_t bytes = packed_block(w->dtype), group = row / FB_PACK_ROWS * (w->cols / 32);
-        for (int64_t k = 0; k < count; k += 32) {
-            const uint8_t *block = data + (group + (k0 + k) / 32) * bytes;
-            if (w->dtype == FB_Q4_0)
-                decode_packed(FB_Q4_0, block, row % FB_PACK_ROWS, out + k);
-            else
-                decode_packed(FB_Q8_0, block, row % FB_PACK_ROWS, out + k);
-        }
+        unpack_columns(w, row, k0, count, out);
     } else if (fb_dtype_is_float(w->dtype)) {
         FB_FOR_DTYPE(w->dtype, T, decode_floats(T, vf_address(T, data, row * w->cols + k0), count, out));
     } else {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "backend/cuda/gpu.h"
+#include "base/pack_blocks.h"
 
 bool cuda_invariant;
 int64_t cuda_launched[FB_OP_COUNT];
@@ -202,20 +203,21 @@ static void add_view(image *im, const fb_call *call, const fb_view *v, bool writ
 
 /* Quants of all rows, then their scales. */
 static void split(const fb_weight *w, uint8_t *to) {
-    int64_t blocks = w->cols / 32, block = fb_dtype_bytes(w->dtype, 32), row_bytes = blocks * block;
-    uint8_t *row = allocate(row_bytes), *scales = to + w->rows * blocks * (block - 2);
-    for (int64_t i = 0; i < w->rows; i++) {
+    int64_t blocks = w->cols / 32, block = fb_dtype_bytes(w->dtype, 32), quants = block - 2;
+    uint8_t *scales = to + w->rows * blocks * quants;
+    for (int64_t at = 0; at < w->rows * blocks; at++, to += quants, scales += 2) {
+        quant_parts p;
         if (w->packed)
-            fb_unpack_row(w->dtype, w->data, w->cols, i, row);
+            unpack_block(&quant_types[w->dtype],
+                         (const uint8_t *)w->data +
+                             (at / blocks / FB_PACK_ROWS * blocks + at % blocks) * fb_pack_block(w->dtype),
+                         at / blocks % FB_PACK_ROWS, &p);
         else
-            memcpy(row, (const uint8_t *)w->data + i * row_bytes, (size_t)row_bytes);
-        for (int64_t b = 0; b < blocks; b++) {
-            int64_t at = i * blocks + b;
-            memcpy(scales + 2 * at, row + b * block, 2);
-            memcpy(to + at * (block - 2), row + b * block + 2, (size_t)(block - 2));
-        }
+            quant_types[w->dtype].split((const uint8_t *)w->data + at * block, &p);
+        memcpy(scales, &p.scale, 2);
+        for (int64_t i = 0; i < quants; i++)
+            to[i] = (uint8_t)(w->dtype == FB_Q8_0 ? p.q[i] : p.q[i] | p.q[i + 16] << 4);
     }
-    free(row);
 }
 
 static void add_weight(image *im, const fb_weight *w) {
@@ -224,7 +226,7 @@ static void add_weight(image *im, const fb_weight *w) {
         if (im->regions[i].owned && im->regions[i].host == w->data) return;
     int64_t bytes = fb_dtype_bytes(w->dtype, w->rows * w->cols);
     region *r = add_owned(im, w->data, bytes);
-    if (fb_pack_has(w->dtype))
+    if (fb_pack_gpu_has(w->dtype))
         split(w, r->owned);
     else
         memcpy(r->owned, w->data, (size_t)bytes);
@@ -375,7 +377,7 @@ static fb_call on_device(const image *im, const fb_call *call) {
     for (int k = 0; k < FB_MAX_OUT; k++) c.out[k].data = there(im, call->out[k].data);
     for (int k = 0; k < FB_MAX_WEIGHTS; k++) {
         c.weights[k].data = there(im, call->weights[k].data);
-        c.weights[k].packed = c.weights[k].data && fb_pack_has(c.weights[k].dtype);
+        c.weights[k].packed = c.weights[k].data && fb_pack_gpu_has(c.weights[k].dtype);
     }
     c.kv.k = c.kv.v = NULL;
     c.kv.tables = NULL;
@@ -585,7 +587,7 @@ int cuda_run_group(const char *name, const struct CMUnitTest *tests, size_t coun
 static bool has(const rig *r) {
     for (int k = 0; k < FB_MAX_WEIGHTS; k++) {
         fb_dtype dtype = r->call.weights[k].dtype;
-        if (r->call.weights[k].data && !fb_dtype_is_float(dtype) && !fb_pack_has(dtype)) return false;
+        if (r->call.weights[k].data && !fb_dtype_is_float(dtype) && !fb_pack_gpu_has(dtype)) return false;
     }
     return r->call.kv.width <= 256;
 }

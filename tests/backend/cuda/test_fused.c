@@ -359,8 +359,8 @@ static void several_types(void **state) {
                     bool again = c->inputs && s;
                     call.in[s] = again ? call.in[0] : filled(t, 1, 96, s);
                     w[0] = weight(type, 50 + (c->combine ? 0 : 23 * s), 96, 0);
-                    call.attr.segment[s] = (fb_segment){c->norm[s], c->act[s], 1e-3f,
-                                                        fb_pack_has(type) ? FB_DOT_QUANTIZE : FB_DOT_FLOAT};
+                    call.attr.segment[s] = (fb_segment){
+                        c->norm[s], c->act[s], 1e-3f, fb_pack_gpu_has(type) ? FB_DOT_QUANTIZE : FB_DOT_FLOAT};
                     if (c->norm[s] != NO)
                         w[2] = again && c->inputs == SHARED ? call.weights[2] : weight(FB_F32, 1, 96, 1);
                     if (c->norm[s] == FB_OP_LAYERNORM)

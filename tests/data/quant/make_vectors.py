@@ -11,7 +11,7 @@ import numpy as np
 from gguf.quants import dequantize, quantize
 from safetensors.numpy import save_file
 
-TYPES = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"]
+TYPES = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4"]
 WRITTEN = ["Q8_0", "Q4_0"]
 BLOCKS = 10
 random = np.random.default_rng(20260729)
@@ -34,10 +34,13 @@ def make_inputs():
 
 
 def random_blocks(kind):
-    """Random bytes, whose float16 scales are then made finite: at the start of a block, in Q6_K at the end."""
+    """Random bytes, whose float16 scales are then made finite. MXFP4 has a power of two, which always is."""
     _, size = gguf.GGML_QUANT_SIZES[kind]
     blocks = random.integers(0, 256, (BLOCKS, size), dtype=np.uint8)
-    places = {"Q6_K": [208]}.get(kind.name, [0, 2] if kind.name[-1] in "1K" else [0])
+    elsewhere = {"Q6_K": [208], "Q2_K": [80, 82], "Q3_K": [108], "MXFP4": []}
+    places = elsewhere.get(kind.name, [0, 2] if kind.name[-1] in "1K" else [0])
+    if kind.name == "MXFP4":
+        blocks[:5, 0] = [0, 1, 2, 127, 250]
     for place in places:
         scales = (random.standard_normal(BLOCKS) * 0.01).astype(np.float16)
         scales[0], scales[1] = 0, np.float16(6e-8)  # zero and the least subnormal

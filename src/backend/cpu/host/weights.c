@@ -1,7 +1,7 @@
 /* Weights in the layout of the CPU kernels.
  *
  * Floats stay in the mapped file. Two kinds are copied: floats that the file has in another order, and, if
- * they are few, floats that do not start at a cache line. Q8_0 and Q4_0 matrices of a linear are packed
+ * they are few, floats that do not start at a cache line. Quantised matrices of a linear are packed
  * (base/pack.h). All copies lie in one allocation, in large pages if the system has them. The file's pages
  * are released as they are copied, so that memory holds each weight once. */
 #include <stdlib.h>

@@ -47,7 +47,7 @@ static int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 /* The type on the device. Quantised types that the kernels do not have become float16, float64 becomes
  * float32. */
 static fb_dtype device_dtype(fb_dtype dtype) {
-    if (fb_pack_has(dtype)) return dtype;
+    if (fb_pack_gpu_has(dtype)) return dtype;
     if (dtype == FB_F64) return FB_F32;
     return fb_dtype_is_float(dtype) ? dtype : FB_F16;
 }
@@ -91,7 +91,7 @@ static int64_t place(loader *l, uint8_t *memory) {
                               .rows = from->rows,
                               .cols = from->cols,
                               .experts = from->experts,
-                              .packed = fb_pack_has(from->dtype)};
+                              .packed = fb_pack_gpu_has(from->dtype)};
             int64_t each = aligned(fb_dtype_bytes(to->dtype, to->rows * to->cols));
             int64_t row = fb_dtype_bytes(to->dtype, to->cols),
                     stage = each < STAGE_BYTES ? each : STAGE_BYTES;
