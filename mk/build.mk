@@ -42,14 +42,16 @@ LIB_SRC  := $(filter-out $(KERNEL_SRC) $(CLI_SRC) $(wildcard src/backend/cuda/ho
 
 ARCH := $(shell uname -m)
 ifeq ($(ARCH),x86_64)
-ISAS := portable avx2 $(if $(TSAN),,avx512 avx512vnni)
+ISAS := portable avx2 $(if $(INSTRUMENTED),,avxvnni) $(if $(TSAN),,avx512 avx512vnni)
 # Under ThreadSanitizer the AVX-512 kernels, a third of its build, are those of AVX2: what threads share is the same.
-ISA_ALIASES := $(if $(TSAN),$(foreach isa,avx512 avx512vnni,$(foreach table,kernels screen,-Wl$(comma)--defsym=fb_cpu_$(table)_$(isa)=fb_cpu_$(table)_avx2)))
+# So it is with those of AVX-VNNI in all instrumented builds: they differ by one instruction.
+ISA_ALIASES := $(foreach isa,$(if $(INSTRUMENTED),avxvnni) $(if $(TSAN),avx512 avx512vnni),$(foreach table,kernels screen,-Wl$(comma)--defsym=fb_cpu_$(table)_$(isa)=fb_cpu_$(table)_avx2))
 else
 ISAS := portable
 endif
 ISAFLAGS_portable :=
 ISAFLAGS_avx2     := -mavx2 -mfma -mf16c
+ISAFLAGS_avxvnni  := $(ISAFLAGS_avx2) -mavxvnni -DFB_ISA_avx2
 ISAFLAGS_avx512   := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512
 ISAFLAGS_avx512vnni := $(ISAFLAGS_avx512) -mavx512vnni -DFB_ISA_avx512
 
@@ -96,6 +98,7 @@ KERNEL_OPT := $(if $(INSTRUMENTED),-DFB_FEW_VARIANTS $(if $(TSAN),-O1,-O2 -fno-s
 # What this machine cannot run is compiled, and not instrumented: nothing would execute the checks.
 CPU_FLAGS := $(if $(INSTRUMENTED),$(shell grep -m1 ^flags /proc/cpuinfo))
 ISA_NEEDS_avx2       := avx2
+ISA_NEEDS_avxvnni    := avx_vnni
 ISA_NEEDS_avx512     := avx512dq
 ISA_NEEDS_avx512vnni := avx512_vnni
 not_run = $(if $(INSTRUMENTED),$(if $(ISA_NEEDS_$(1)),$(if $(filter $(ISA_NEEDS_$(1)),$(CPU_FLAGS)),,-O1 -fno-sanitize=all)))

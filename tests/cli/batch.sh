@@ -15,7 +15,7 @@ for act in f16 bf16; do
         succeeds "$case, $act, all fuses" verify $goldens/$case --batch --rounds 5 --act $act --fuse all --seed 2
     done
 done
-for isa in avx512vnni avx512 avx2 portable; do
+for isa in avx512vnni avx512 avxvnni avx2 portable; do
     fusebox verify $goldens/llama-gqa-tied --batch --rounds 5 --act f16 --isa $isa
     if grep -q "isa: $isa" "$work/err"; then
         echo "# not run: $isa is not on this machine"

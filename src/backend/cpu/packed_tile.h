@@ -36,14 +36,18 @@ FB_INLINE vi vi_set1(int32_t x) { return x - (vi){0}; }
  * BYTES_OFFSET times the sum of x's bytes to be subtracted. */
 #define BYTES_OFFSET     0
 #define QUAD_LIMIT(bits) 8
-#if defined FB_ISA_avx512vnni
+#if defined FB_ISA_avx512vnni || defined FB_ISA_avxvnni
 #undef BYTES_OFFSET
 #define BYTES_OFFSET 128
 FB_INLINE vi quad_add(vi sum, vi w, vi x) {
+#if defined FB_ISA_avx512vnni
     return (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, (__m512i)x);
+#else
+    return (vi)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)w, (__m256i)x);
+#endif
 }
 FB_INLINE vi quad_end(vi sum) { return sum; }
-FB_INLINE vi bytes_add(vi sum, vi w, vi x) { return quad_add(sum, w ^ (vi)_mm512_set1_epi8(-128), x); }
+FB_INLINE vi bytes_add(vi sum, vi w, vi x) { return quad_add(sum, w ^ (int32_t)0x80808080, x); }
 
 #elif defined FB_ISA_avx512 || defined FB_ISA_avx2
 /* Adjacent products of bytes are added as 16-bit integers, and stay so for as many quads as cannot overflow:

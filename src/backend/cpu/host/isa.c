@@ -7,14 +7,18 @@ static bool always(void) { return true; }
 #ifdef __x86_64__
 #include <cpuid.h>
 
-/* Reads CPUID directly: clang 14's __builtin_cpu_supports has no name for F16C. F16C uses the registers of
- * AVX; the check for avx2 covers the system's support for them. */
+/* These read CPUID directly: clang 14's __builtin_cpu_supports has no names for them. F16C and AVX-VNNI use
+ * the registers of AVX; the check for avx2 covers the system's support for them. */
 static bool has_f16c(void) {
     unsigned a, b, c, d;
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
 static bool has_avx2(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
+}
+static bool has_avxvnni(void) {
+    unsigned a, b, c, d;
+    return has_avx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4);
 }
 static bool has_avx512(void) {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -27,6 +31,7 @@ const fb_isa fb_isa_table[] = {
 #ifdef __x86_64__
     {"avx512vnni", fb_cpu_kernels_avx512vnni, fb_cpu_screen_avx512vnni, has_avx512vnni},
     {"avx512", fb_cpu_kernels_avx512, fb_cpu_screen_avx512, has_avx512},
+    {"avxvnni", fb_cpu_kernels_avxvnni, fb_cpu_screen_avxvnni, has_avxvnni},
     {"avx2", fb_cpu_kernels_avx2, fb_cpu_screen_avx2, has_avx2},
 #endif
     {"portable", fb_cpu_kernels_portable, fb_cpu_screen_portable, always},
