@@ -291,6 +291,12 @@ typedef struct fb_profile {
     double layer_bytes;
 } fb_profile;
 
+/* Whether a step would read much less if the model's weights had another type, on kernels of this name (`isa`
+ * of a report): most are of type `from`, `to` is the smaller one without much loss, and a step would read
+ * `bytes` times as much. A GPU decodes most quantised types to float16. */
+FB_API bool fb_faster_type(const fb_model *model, const char *isa, fb_dtype *from, fb_dtype *to,
+                           double *bytes);
+
 typedef struct fb_machine_figures {
     bool gpu;
     char cpu[64], isa[16]; /* or the GPU's name and architecture */

@@ -233,6 +233,7 @@ static int bench_stream(const bench_options *o, const fb_model *model, const cha
     options.gen = o->gen_given ? o->gen : 0;
     cli_busy busy = {0};
     cli_bench_setting setting = {.path = path,
+                                 .model = model,
                                  .act = o->model.act,
                                  .kv = cli_model_kv(&o->model),
                                  .exact = o->model.exact,
@@ -249,6 +250,7 @@ static int bench_batch(const bench_options *o, const fb_model *model, const char
     options.gen = o->gen;
     options.any_order = cli_model_any_order(&o->model);
     cli_bench_setting setting = {.path = path,
+                                 .model = model,
                                  .act = o->model.act,
                                  .kv = cli_model_kv(&o->model),
                                  .exact = o->model.exact,
@@ -264,6 +266,7 @@ static int bench(const bench_options *o, const fb_model *model, const char *path
         fb_model_info info;
         fb_model_get_info(model, &info);
         cli_bench_setting setting = {.path = path,
+                                     .model = model,
                                      .names = v.names,
                                      .act = o->model.act,
                                      .kv = cli_model_kv(&o->model),

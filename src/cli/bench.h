@@ -10,6 +10,7 @@ typedef struct cli_bench_setting {
     const char *const *names; /* of the variants, as the user wrote them */
     fb_dtype act, kv;
     bool exact;
+    const fb_model *model;
     cli_busy *busy; /* the machine while it was timed; NULL: others were meant to run (--turns) */
 } cli_bench_setting;
 

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cli/model.h"
 #include "cli/output.h"
 
 /* ---- for people ------------------------------------------------------------------------------ */
@@ -118,6 +119,9 @@ void cli_bench_print(const cli_bench_setting *setting, const fb_bench_report *r)
         "\ntimes: median (10th to 90th percentile); ratios: median of the repetitions' [%.0f%% confidence]\n",
         100 * r->variants[0]->tpot_spread.confidence);
     if (!was_quiet(r)) cli_bench_print_noise("repetitions");
+    char faster[160];
+    cli_faster_type(setting->model, r->isa, faster, sizeof faster);
+    if (*faster) puts(faster);
     if (setting->busy) cli_busy_print(setting->busy, stdout);
 }
 

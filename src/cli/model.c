@@ -90,3 +90,15 @@ int cli_model_open(const char *name, char **path, fb_model **model) {
     *path = NULL;
     return cli_fail_error(&err);
 }
+
+void cli_faster_type(const fb_model *model, const char *isa, char *line, size_t size) {
+    fb_dtype from, to;
+    double bytes;
+    line[0] = '\0';
+    if (!fb_faster_type(model, isa, &from, &to, &bytes)) return;
+    const char *name = fb_dtype_name(to);
+    snprintf(
+        line, size,
+        "note: weights are %s%s; as %s a step would read %.2f times as much (fusebox quantize --type %s)",
+        fb_dtype_name(from), from <= FB_F64 ? "" : ", which a GPU decodes to f16", name, bytes, name);
+}

@@ -53,6 +53,10 @@ bool cli_model_float_dot(const cli_model_options *options);
  * free. Returns CLI_OK, or an exit status after printing why. */
 int cli_model_open(const char *name, char **path, fb_model **model);
 
+/* A line that says in which type the model's weights would be read much faster on kernels of this name;
+ * empty: in none. */
+void cli_faster_type(const fb_model *model, const char *isa, char *line, size_t size);
+
 /* The path of MODEL alone, which may be ORG/NAME, or of the built-in model if it is NULL. `weights`: a
  * download must have them. */
 int cli_model_find(const char *name, bool weights, char **path);

@@ -51,7 +51,10 @@ int cli_planner_make(const cli_args *args, const cli_model_options *how, cli_pla
     fb_status made = plan ? make_plan(model, how, &planner->options, report, &err)
                           : fb_profile_make(model, &planner->options, report, &err);
     cli_busy_end(&planner->busy);
-    if (made != FB_OK) status = cli_fail_error(&err);
+    if (made == FB_OK)
+        cli_faster_type(model, (*report)->machine->isa, planner->faster_type, sizeof planner->faster_type);
+    else
+        status = cli_fail_error(&err);
     fb_model_free(model);
     free(path);
     return status;

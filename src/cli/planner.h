@@ -9,6 +9,7 @@ typedef struct cli_planner {
     fb_profile_options options; /* of which a plan has all but `prefill` */
     bool json;
     cli_busy busy; /* the machine while the report was made */
+    char faster_type[160]; /* cli_faster_type */
 } cli_planner;
 
 enum { CLI_PLANNER_ROWS = 2 };

@@ -58,6 +58,7 @@ static void print_table(const fb_plan_report *report, const cli_planner *planner
            100 * p->between / p->wall);
     printf("%-*s  %6s  %9.1f  100.0%%\n", width, "wall", "", 1e6 * p->wall);
     cli_planner_doubt(p, m);
+    if (*planner->faster_type) puts(planner->faster_type);
     cli_busy_print(&planner->busy, stdout);
 }
 
