@@ -11,6 +11,11 @@ done
 matches "profile: fuses joined" "$work/out" '^bias_act\+qkv_up\+norm_linear +8 '
 matches "profile: the machine's bandwidth" "$work/out" 'GB/s$'
 
+matches "profile: a type that would be faster" "$work/out" '^note: weights are f16; as q8_0 a step would read 0\.5[0-9] times as much '
+fusebox quantize models/storyteller "$work/story.gguf" --type q4_0 >/dev/null
+succeeds "profile of Q4_0" profile "$work/story.gguf" --threads 1 --prompt 8 --gen 8
+is "profile of Q4_0: no type is faster" "$(grep -c 'weights are' "$work/out")" 0
+
 # The shares of the rows are the wall time.
 adds_up() { # adds_up NAME ARGUMENT...
     local name=$1

@@ -222,10 +222,31 @@ FB_INLINE void add_columns(const quant_type *t, const uint8_t *low, const part_s
     }
 }
 
+/* What a tile prefetches while it runs through the blocks of a group. One row: the two distances. Several
+ * rows: the next group into L2. There are `share` tiles on the same weights; each fetches one cache line of
+ * `share`, beginning with line `first`, so that reading from memory takes as long as multiplying. On two
+ * cores of a Zen 5 this made 16 rows 1.3 (Q4_0) to 2.1 times (Q8_0) as fast. */
+typedef struct packed_ahead {
+    bool distances;
+    int64_t first, share;
+} packed_ahead;
+
+FB_INLINE void prefetch_columns(const quant_type *t, const uint8_t *w, const uint8_t *next, int ms,
+                                packed_ahead ahead) {
+    for (int i = 0; ahead.distances && i < pack_columns_bytes(t); i += 64) {
+        __builtin_prefetch(w + PACKED_NEAR + i, 0, 3);
+        __builtin_prefetch(w + PACKED_FAR + i, 0, 2);
+    }
+    for (int64_t i = 64 * ahead.first; ms > 1 && i < pack_columns_bytes(t); i += 64 * ahead.share)
+        __builtin_prefetch(next + i, 0, 2);
+}
+
 /* sum[m * ldsum + n] for `ms` rows of x (`ldx` blocks apart) and vectors `first` … of a group's 16 outputs.
- * `fetch`: prefetch the weights that follow. */
+ */
 FB_INLINE void packed_tile(const quant_type *t, const uint8_t *w, const fb_q8 *x, int64_t ldx, int64_t cols,
-                           int ms, int first, int parts, const bool fetch, float *sum, int64_t ldsum) {
+                           const int ms, int first, int parts, packed_ahead ahead, float *sum,
+                           int64_t ldsum) {
+    const int64_t group = cols / t->columns * pack_block_bytes(t);
     vf acc[PARTS][PACKED_M];
     for (int p = 0; p < parts; p++)
         for (int m = 0; m < ms; m++) acc[p][m] = vf_set1(0);
@@ -237,10 +258,7 @@ FB_INLINE void packed_tile(const quant_type *t, const uint8_t *w, const fb_q8 *x
         }
         w += pack_head_bytes(t);
         for (int c = 0; c < t->columns / 32; c++, x++, w += pack_columns_bytes(t)) {
-            for (int i = 0; fetch && i < pack_columns_bytes(t); i += 64) {
-                __builtin_prefetch(w + PACKED_NEAR + i, 0, 3);
-                __builtin_prefetch(w + PACKED_FAR + i, 0, 2);
-            }
+            prefetch_columns(t, w, w + group, ms, ahead);
             for (int p = 0; p < parts; p++) {
                 part_scales s = scales_of(t, d[p], least[p], w + (first + p) * VW);
                 const uint8_t *low = w + pack_scale_bytes(t) + pack_minimum_bytes(t) + (first + p) * VW * 4;
@@ -254,31 +272,48 @@ FB_INLINE void packed_tile(const quant_type *t, const uint8_t *w, const fb_q8 *x
 
 /* All 16 outputs of a group. A single row uses all vectors at once, so that the weights are read once. More
  * rows need too many registers for that; they take the vectors one by one. */
-FB_VARIANTS void packed_rows(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_t ldx, int64_t cols, int ms,
-                             bool zen, float *sum, int64_t ldsum) {
+FB_VARIANTS void packed_rows(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_t ldx, int64_t cols,
+                             const int ms, packed_ahead ahead, float *sum, int64_t ldsum) {
     const quant_type *t = &quant_types[wt];
-    if (ms > 1)
-        for (int p = 0; p < PARTS; p++) packed_tile(t, w, x, ldx, cols, ms, p, 1, false, sum, ldsum);
-    else if (zen)
-        packed_tile(t, w, x, ldx, cols, 1, 0, PARTS, false, sum, ldsum);
-    else
-        packed_tile(t, w, x, ldx, cols, 1, 0, PARTS, true, sum, ldsum);
+    if (ms > 1) {
+        for (int p = 0; p < PARTS; p++)
+            packed_tile(t, w, x, ldx, cols, ms, p, 1,
+                        (packed_ahead){false, ahead.first * PARTS + p, ahead.share * PARTS}, sum, ldsum);
+    } else if (ahead.distances) {
+        packed_tile(t, w, x, ldx, cols, 1, 0, PARTS, (packed_ahead){.distances = true}, sum, ldsum);
+    } else {
+        packed_tile(t, w, x, ldx, cols, 1, 0, PARTS, (packed_ahead){.distances = false}, sum, ldsum);
+    }
 }
 
 FB_INLINE void packed_groups(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_t ldx, int64_t cols,
                              int64_t rows, int64_t groups, float *sum, int64_t ldsum) {
     const bool zen = on_zen();
     const int64_t bytes = cols / quant_types[wt].columns * pack_block_bytes(&quant_types[wt]);
-    for (int64_t g = 0; g < groups; g++, w += bytes, sum += FB_PACK_ROWS) {
-        int64_t m = 0;
-        for (; m + PACKED_M <= rows; m += PACKED_M)
-            packed_rows(wt, w, x + m * ldx, ldx, cols, PACKED_M, zen, sum + m * ldsum, ldsum);
-        if (m + PACKED_M / 2 <= rows) {
-            packed_rows(wt, w, x + m * ldx, ldx, cols, PACKED_M / 2, zen, sum + m * ldsum, ldsum);
-            m += PACKED_M / 2;
+    /* Tiles of nearly the same number of rows: each reads all weights, so a small one costs as much. */
+    const int64_t share = (rows + PACKED_M - 1) / PACKED_M, most = (rows + share - 1) / share;
+    for (int64_t g = 0; g < groups; g++, w += bytes, sum += FB_PACK_ROWS)
+        for (int64_t m = 0; m < rows; m += most) {
+            packed_ahead ahead = {!zen, m / most, share};
+#define ROWS(count)                                                                                          \
+    case count:                                                                                              \
+        packed_rows(wt, w, x + m * ldx, ldx, cols, count <= PACKED_M ? count : 1, ahead, sum + m * ldsum,    \
+                    ldsum);                                                                                  \
+        break;
+            switch (rows - m < most ? rows - m : most) {
+                ROWS(1)
+                ROWS(2)
+                ROWS(3)
+                ROWS(4)
+#if PACKED_M > 4
+                ROWS(5)
+                ROWS(6)
+                ROWS(7)
+                ROWS(8)
+#endif
+            }
+#undef ROWS
         }
-        for (; m < rows; m++) packed_rows(wt, w, x + m * ldx, ldx, cols, 1, zen, sum + m * ldsum, ldsum);
-    }
 }
 
 /* packed_sums of one type. */
