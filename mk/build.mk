@@ -46,11 +46,14 @@ ISAS := portable avx2 $(if $(INSTRUMENTED),,avxvnni) $(if $(TSAN),,avx512 avx512
 # Under ThreadSanitizer the AVX-512 kernels, a third of its build, are those of AVX2: what threads share is the same.
 # So it is with those of AVX-VNNI in all instrumented builds: they differ by one instruction.
 ISA_ALIASES := $(foreach isa,$(if $(INSTRUMENTED),avxvnni) $(if $(TSAN),avx512 avx512vnni),$(foreach table,kernels screen,-Wl$(comma)--defsym=fb_cpu_$(table)_$(isa)=fb_cpu_$(table)_avx2))
+else ifeq ($(ARCH),aarch64)
+ISAS := portable neon dotprod
 else
 ISAS := portable
 endif
 ISAFLAGS_portable :=
 ISAFLAGS_avx2     := -mavx2 -mfma -mf16c
+ISAFLAGS_dotprod  := -march=armv8.2-a+dotprod -DFB_ISA_neon
 ISAFLAGS_avxvnni  := $(ISAFLAGS_avx2) -mavxvnni -DFB_ISA_avx2
 ISAFLAGS_avx512   := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512
 ISAFLAGS_avx512vnni := $(ISAFLAGS_avx512) -mavx512vnni -DFB_ISA_avx512

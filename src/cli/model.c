@@ -11,7 +11,8 @@
 
 #define MAX_THREADS 256
 
-static const char *const isas[] = {"avx512vnni", "avx512", "avxvnni", "avx2", "portable", "ref", NULL};
+static const char *const isas[] = {"avx512vnni", "avx512",   "avxvnni", "avx2", "dotprod",
+                                   "neon",       "portable", "ref",     NULL};
 static const char *const caches[] = {"auto", "act", "f32", "f16", "bf16", "f64", NULL};
 static const char *const dots[] = {"q8", "float", NULL};
 

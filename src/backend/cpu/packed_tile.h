@@ -8,7 +8,7 @@
 #define PARTS (FB_PACK_ROWS / VW)
 /* Rows of x in a tile. Each needs two accumulators (a part's integers and the float sums), besides the
  * weights' vectors. */
-#if defined FB_ISA_avx512
+#if defined FB_ISA_avx512 || defined FB_ISA_neon
 #define PACKED_M 8
 #else
 #define PACKED_M 4
@@ -75,6 +75,19 @@ FB_INLINE vi quad_add(vi sum, vi w, vi x) { return add16(sum, pairs16(w, x)); }
 FB_INLINE vi quad_end(vi sum) { return pairs32(sum); }
 FB_INLINE vi bytes_add(vi sum, vi w, vi x) { return sum + pairs32(pairs16(abs8(w), signed8(x, w))); }
 
+#elif defined FB_ISA_neon
+FB_INLINE vi bytes_add(vi sum, vi w, vi x) {
+#if defined FB_ISA_dotprod
+    return (vi)vdotq_s32((int32x4_t)sum, (int8x16_t)w, (int8x16_t)x);
+#else
+    int16x8_t low = vmull_s8(vget_low_s8((int8x16_t)w), vget_low_s8((int8x16_t)x));
+    int16x8_t high = vmull_high_s8((int8x16_t)w, (int8x16_t)x);
+    return sum + (vi)vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high));
+#endif
+}
+FB_INLINE vi quad_add(vi sum, vi w, vi x) { return bytes_add(sum, w, x); }
+FB_INLINE vi quad_end(vi sum) { return sum; }
+
 #else
 FB_INLINE vi byte_of(vi v, int i) { return (v << (24 - 8 * i)) >> 24; }
 FB_INLINE vi bytes_add(vi sum, vi w, vi x) {
@@ -95,6 +108,8 @@ FB_INLINE vi coded(const int8_t *codes, vi q) {
 #elif defined FB_ISA_avx2
     __m128i table = _mm_loadu_si128((const __m128i *)(const void *)codes);
     return (vi)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), (__m256i)q);
+#elif defined FB_ISA_neon
+    return (vi)vqtbl1q_s8(vld1q_s8(codes), (uint8x16_t)q);
 #else
     int8_t bytes[sizeof q];
     memcpy(bytes, &q, sizeof q);

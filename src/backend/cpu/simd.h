@@ -11,6 +11,8 @@
 
 #if defined FB_ISA_avx2 || defined FB_ISA_avx512
 #include <immintrin.h>
+#elif defined FB_ISA_neon
+#include <arm_neon.h>
 #endif
 
 #define FB_INLINE static inline __attribute__((always_inline, unused))
@@ -85,6 +87,29 @@ FB_INLINE bool vf_has_nan(vf x) { return _mm256_movemask_ps(_mm256_cmp_ps(x, x, 
 FB_INLINE bool vf_reaches(vf x, float y) {
     return _mm256_movemask_ps(_mm256_cmp_ps(x, vf_set1(y), _CMP_GE_OQ)) != 0;
 }
+
+#elif defined FB_ISA_neon
+
+/* Comparisons are those of IEEE 754, as on other machines: NEON's own maximum and minimum are NaN if either
+ * operand is. */
+FB_INLINE vf vf_load_f16(const void *p) {
+    float16x4_t h;
+    memcpy(&h, p, sizeof h);
+    return (vf)vcvt_f32_f16(h);
+}
+FB_INLINE void vf_store_f16(void *p, vf v) {
+    float16x4_t h = vcvt_f16_f32((float32x4_t)v);
+    memcpy(p, &h, sizeof h);
+}
+FB_INLINE vf vf_fma(vf a, vf b, vf c) {
+    return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+}
+FB_INLINE vf vf_round(vf x) { return (vf)vrndnq_f32((float32x4_t)x); }
+FB_INLINE vi vf_to_int(vf x) { return (vi)vcvtnq_s32_f32((float32x4_t)x); }
+FB_INLINE vf vf_max(vf a, vf b) { return vf_select(a > b, a, b); }
+FB_INLINE vf vf_min(vf a, vf b) { return vf_select(a < b, a, b); }
+FB_INLINE bool vf_has_nan(vf x) { return vminvq_u32((uint32x4_t)(x == x)) == 0; }
+FB_INLINE bool vf_reaches(vf x, float y) { return vmaxvq_u32((uint32x4_t)(x >= y)) != 0; }
 
 #else
 

@@ -115,7 +115,7 @@ FB_VARIANTS void tiles_one(fb_dtype wt, const void *w, const float *x, int64_t k
 
 /* Rows and outputs of a tile: as many accumulators as there are registers, less those for the weights and one
  * for x. */
-#if defined FB_ISA_avx512
+#if defined FB_ISA_avx512 || defined FB_ISA_neon
 #define MANY_M 6
 #define MANY_N 4
 #else

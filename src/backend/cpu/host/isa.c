@@ -25,6 +25,14 @@ static bool has_avx512(void) {
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 static bool has_avx512vnni(void) { return has_avx512() && __builtin_cpu_supports("avx512vnni"); }
+#elif defined __aarch64__
+#ifdef __linux__
+#include <sys/auxv.h>
+#define HAS_DOTPROD (1ul << 20) /* HWCAP_ASIMDDP */
+static bool has_dotprod(void) { return getauxval(AT_HWCAP) & HAS_DOTPROD; }
+#else
+static bool has_dotprod(void) { return false; }
+#endif
 #endif
 
 const fb_isa fb_isa_table[] = {
@@ -33,6 +41,9 @@ const fb_isa fb_isa_table[] = {
     {"avx512", fb_cpu_kernels_avx512, fb_cpu_screen_avx512, has_avx512},
     {"avxvnni", fb_cpu_kernels_avxvnni, fb_cpu_screen_avxvnni, has_avxvnni},
     {"avx2", fb_cpu_kernels_avx2, fb_cpu_screen_avx2, has_avx2},
+#elif defined __aarch64__
+    {"dotprod", fb_cpu_kernels_dotprod, fb_cpu_screen_dotprod, has_dotprod},
+    {"neon", fb_cpu_kernels_neon, fb_cpu_screen_neon, always},
 #endif
     {"portable", fb_cpu_kernels_portable, fb_cpu_screen_portable, always},
     {"ref", fb_cpu_kernels_ref, fb_cpu_screen_portable, always},

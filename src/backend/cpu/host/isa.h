@@ -8,6 +8,8 @@ extern const fb_cpu_kernel fb_cpu_kernels_avx512vnni[FB_OP_COUNT];
 extern const fb_cpu_kernel fb_cpu_kernels_avx512[FB_OP_COUNT];
 extern const fb_cpu_kernel fb_cpu_kernels_avxvnni[FB_OP_COUNT];
 extern const fb_cpu_kernel fb_cpu_kernels_avx2[FB_OP_COUNT];
+extern const fb_cpu_kernel fb_cpu_kernels_dotprod[FB_OP_COUNT];
+extern const fb_cpu_kernel fb_cpu_kernels_neon[FB_OP_COUNT];
 extern const fb_cpu_kernel fb_cpu_kernels_portable[FB_OP_COUNT];
 extern const fb_cpu_kernel fb_cpu_kernels_ref[FB_OP_COUNT];
 
@@ -15,6 +17,8 @@ void fb_cpu_screen_avx512vnni(const fb_call *call, const fb_worker *worker);
 void fb_cpu_screen_avx512(const fb_call *call, const fb_worker *worker);
 void fb_cpu_screen_avxvnni(const fb_call *call, const fb_worker *worker);
 void fb_cpu_screen_avx2(const fb_call *call, const fb_worker *worker);
+void fb_cpu_screen_dotprod(const fb_call *call, const fb_worker *worker);
+void fb_cpu_screen_neon(const fb_call *call, const fb_worker *worker);
 void fb_cpu_screen_portable(const fb_call *call, const fb_worker *worker);
 
 typedef struct fb_isa {
