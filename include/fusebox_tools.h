@@ -243,21 +243,27 @@ static inline void fb_bench_batch_options_default(fb_bench_batch_options *o) {
     fb_bench_batch_options_init(o, sizeof *o);
 }
 
-/* Frozen. Times in seconds. */
+/* Times in seconds. */
 typedef struct fb_bench_batch_line {
     int64_t sequences;
-    fb_spread step;    /* of steps in which all sequences decode */
-    double prompts;    /* from the first step until every prompt is read */
-    double read_bytes; /* that a step must read at least: weights once, and the caches, halfway */
+    fb_spread step;      /* of steps in which all sequences decode */
+    double prompts;      /* from the first step until every prompt is read */
+    double read_bytes;   /* that a step must read at least: weights once, and the caches, halfway */
+    double floor;        /* the time of reading that, at the machine's measured bandwidth for so many bytes */
+    fb_spread any_order; /* `step` with the option any_order; zeros if the report's any_order is 0 */
 } fb_bench_batch_line;
 
 typedef struct fb_bench_batch_report {
     int32_t threads;
     char isa[16];
     int64_t line_count;
-    fb_bench_batch_line *lines;
+    fb_bench_batch_line **lines;
+    /* 1: each line was also timed with any_order. Only where that option matters, and was not given. */
+    int64_t any_order;
 } fb_bench_batch_report;
 
+/* The first call on a machine measures it, in one or two seconds. Later ones find that in the folder
+ * `machine`, which may be NULL. */
 FB_API fb_status fb_bench_batch(const fb_model *model, const fb_bench_batch_options *options,
                                 fb_bench_batch_report **report, fb_error *err);
 FB_API void fb_bench_batch_free(fb_bench_batch_report *report);

@@ -14,26 +14,34 @@ static double tokens_per_second(const fb_bench_batch_line *line) {
     return (double)line->sequences / line->step.median;
 }
 
+static void print_line(const fb_bench_batch_line *line, const fb_bench_batch_report *r) {
+    printf("%-9" PRId64, line->sequences);
+    cli_bench_print_spread(&line->step, 1e3);
+    if (r->any_order) cli_bench_print_spread(&line->any_order, 1e3);
+    printf("  %9.3f  %10.1f  %12.1f  %7.2fx  %10.1f\n", line->floor * 1e3, tokens_per_second(line),
+           1 / line->step.median, tokens_per_second(line) / tokens_per_second(r->lines[0]),
+           line->read_bytes / line->step.median * 1e-9);
+}
+
 static void print_report(const cli_bench_setting *setting, const fb_bench_batch_options *o,
                          const fb_bench_batch_report *r) {
     bool quiet = true;
     cli_put(setting->path);
     printf(": prompts of %" PRId64 " tokens, %" PRId64 " more, fuse %s, ", o->prompt, o->gen, o->fuse);
     cli_bench_print_run(setting, r->isa, r->threads);
-    printf("\n%-9s  %-27s  %10s  %12s  %8s  %10s\n", "sequences", "step, ms", "tokens/s", "per sequence",
-           "against", "read, GB/s");
+    printf("\n%-9s  %-27s", "sequences", "step, ms");
+    if (r->any_order) printf("  %-27s", "with --invariant off, ms");
+    printf("  %9s  %10s  %12s  %8s  %10s\n", "floor, ms", "tokens/s", "per sequence", "against",
+           "read, GB/s");
     for (int64_t i = 0; i < r->line_count; i++) {
-        const fb_bench_batch_line *line = &r->lines[i];
-        printf("%-9" PRId64, line->sequences);
-        cli_bench_print_spread(&line->step, 1e3);
-        printf("  %10.1f  %12.1f  %7.2fx  %10.1f\n", tokens_per_second(line), 1 / line->step.median,
-               tokens_per_second(line) / tokens_per_second(&r->lines[0]),
-               line->read_bytes / line->step.median * 1e-9);
-        quiet = quiet && cli_bench_quiet(&line->step);
+        print_line(r->lines[i], r);
+        quiet = quiet && cli_bench_quiet(&r->lines[i]->step);
     }
     printf(
-        "\nstep: median (10th to 90th percentile) of steps in which all sequences decode; against: tokens/s "
-        "over the first line's;\nread: the weights once and all caches, over the time of a step\n");
+        "\nstep: median (10th to 90th percentile) of steps in which all sequences decode; floor: the weights "
+        "once and all\ncaches, at the bandwidth that this machine has for so many bytes; against: tokens/s "
+        "over "
+        "the first line's;\nread: the same bytes over the time of a step\n");
     if (!quiet) cli_bench_print_noise("steps of one size");
     cli_busy_print(setting->busy, stdout);
 }
@@ -49,14 +57,20 @@ static void write_report(const cli_bench_setting *setting, const fb_bench_batch_
     cli_json_int(&json, "gen", o->gen);
     cli_json_open(&json, "lines", '[');
     for (int64_t i = 0; i < r->line_count; i++) {
-        const fb_bench_batch_line *line = &r->lines[i];
+        const fb_bench_batch_line *line = r->lines[i];
         cli_json_open(&json, NULL, '{');
         cli_json_int(&json, "sequences", line->sequences);
         cli_bench_open_times(&json, "step_ms", &line->step, 1e3);
         cli_json_close(&json, '}');
         cli_json_real(&json, "tokens_per_second", tokens_per_second(line));
+        cli_json_real(&json, "tokens_per_second_each", 1 / line->step.median);
         cli_json_real(&json, "prompts_ms", line->prompts * 1e3);
         cli_json_real(&json, "read_bytes", line->read_bytes);
+        cli_json_real(&json, "floor_ms", line->floor * 1e3);
+        if (r->any_order) {
+            cli_bench_open_times(&json, "any_order_step_ms", &line->any_order, 1e3);
+            cli_json_close(&json, '}');
+        }
         cli_json_close(&json, '}');
     }
     cli_json_close(&json, ']');

@@ -60,11 +60,29 @@ refuses "without end" 2 '--batch: with --stream ' run -p a --batch 2 --stream
 
 # ---- bench --batch
 succeeds "bench" bench --batch 1,3 -p 8 -n 6
-matches "a line a batch" "$work/out" '^3 +[0-9.]+ \('
-succeeds "bench, JSON" bench --batch 2 -p 8 -n 6 --json
-is "bench: sequences" "$(jq -c '[.lines[].sequences]' "$work/out")" '[2]'
+matches "a line a batch: step, floor, tokens/s in all and each, against the first, GB/s" "$work/out" \
+    '^3 +[0-9.]+ \([0-9.]+ to [0-9.]+\) +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+x +[0-9.]+$'
+holds "on the CPU the promise costs nothing" test -z "$(grep invariant "$work/out")"
+succeeds "bench, JSON" bench --batch 2,1 -p 8 -n 6 --json
+is "bench: sequences" "$(jq -c '[.lines[].sequences]' "$work/out")" '[2,1]'
+holds "bench: tokens/s in all are those of each" \
+    jq -e 'all(.lines[]; (.tokens_per_second / .tokens_per_second_each / .sequences - 1 | fabs) < 1e-6)' "$work/out"
+holds "bench: the floor is that of more bytes with more sequences" \
+    jq -e '.lines[0] as $two | .lines[1] as $one | $one.floor_ms > 0 and $two.read_bytes > $one.read_bytes' "$work/out"
+is "bench: no step in any order" "$(jq -c '[.lines[] | has("any_order_step_ms")] | unique' "$work/out")" '[false]'
 for list in "" 0 1,,2 x 1,2x 2000; do
     refuses "--batch '$list'" 2 '--batch: ".*" \((numbers from 1 to 1024, as 1,2,4,8|not empty)' bench --batch "$list"
 done
 refuses "with --ops" 2 '--batch \(not with --compare, --ops' bench --batch 2 --ops
+
+# ---- a GPU, emulated: each step is also timed without the promise
+library=$(dirname "$FUSEBOX")/tests/libfusebox_cuda_emulated.so
+[ -f "$library" ] || finish
+export FUSEBOX_CUDA_LIBRARY=$library
+succeeds "cuda: bench" bench $goldens/gpt2 --backend cuda --batch 2 -p 4 -n 4
+matches "cuda: with the promise and without" "$work/out" '^2 +[0-9.]+ \([0-9.]+ to [0-9.]+\) +[0-9.]+ \([0-9.]+ to [0-9.]+\) +[0-9.]+ '
+succeeds "cuda: bench, JSON" bench $goldens/gpt2 --backend cuda --batch 2 -p 4 -n 4 --json
+holds "cuda: bench, JSON: in any order" jq -e '.lines[0].any_order_step_ms.median > 0' "$work/out"
+succeeds "cuda: bench, without it" bench $goldens/gpt2 --backend cuda --batch 2 -p 4 -n 4 --invariant off --json
+holds "cuda: bench, without it: once" jq -e '.lines[0] | has("any_order_step_ms") | not' "$work/out"
 finish
