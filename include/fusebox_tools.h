@@ -260,6 +260,10 @@ typedef struct fb_bench_batch_report {
     fb_bench_batch_line **lines;
     /* 1: each line was also timed with any_order. Only where that option matters, and was not given. */
     int64_t any_order;
+    char cpu[64]; /* or the GPU's name */
+    char architecture[32];
+    int64_t parameters;  /* of the model */
+    int64_t prompt, gen; /* tokens of each sequence */
 } fb_bench_batch_report;
 
 /* The first call on a machine measures it, in one or two seconds. Later ones find that in the folder
@@ -267,6 +271,9 @@ typedef struct fb_bench_batch_report {
 FB_API fb_status fb_bench_batch(const fb_model *model, const fb_bench_batch_options *options,
                                 fb_bench_batch_report **report, fb_error *err);
 FB_API void fb_bench_batch_free(fb_bench_batch_report *report);
+
+/* Draws tokens per second and the time of a step against the number of sequences. */
+FB_API fb_status fb_bench_batch_svg(const fb_bench_batch_report *report, const char *path, fb_error *err);
 
 /* ---- profile and plan ---- */
 

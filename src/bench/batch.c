@@ -139,6 +139,15 @@ static fb_status add_line(fb_bench_batch_report *r, int64_t sequences, double re
     return FB_OK;
 }
 
+static void describe_model(const bench *b, fb_bench_batch_report *r) {
+    fb_model_info info;
+    fb_model_get_info(b->model, &info);
+    snprintf(r->architecture, sizeof r->architecture, "%s", info.architecture);
+    r->parameters = info.parameters;
+    r->prompt = b->options->prompt;
+    r->gen = b->options->gen;
+}
+
 static fb_status run(bench *b, fb_bench_batch_report *r, fb_error *err) {
     const fb_bench_batch_options *o = b->options;
     fb_session *session;
@@ -149,6 +158,8 @@ static fb_status run(bench *b, fb_bench_batch_report *r, fb_error *err) {
     r->threads = fb_session_threads(session);
     r->any_order = fb_session_execution(session)->request.backend->roles && !o->any_order;
     snprintf(r->isa, sizeof r->isa, "%s", fb_session_isa(session));
+    snprintf(r->cpu, sizeof r->cpu, "%s", b->machine.cpu);
+    describe_model(b, r);
     fb_session_free(session);
     for (int64_t i = 0; i < o->batch_count; i++) {
         FB_TRY(fb_bench_progress(o->on_progress, o->user, i, o->batch_count, err));

@@ -103,7 +103,7 @@ static bool on_progress(void *user, int64_t done, int64_t total) {
 }
 
 int cli_bench_batch(const fb_model *model, fb_bench_batch_options *options, const char *list,
-                    const cli_bench_setting *setting, bool as_json) {
+                    const cli_bench_setting *setting, const char *svg, bool as_json) {
     int64_t batches[MAX_BATCHES];
     fb_bench_batch_report *report;
     fb_error err;
@@ -116,7 +116,8 @@ int cli_bench_batch(const fb_model *model, fb_bench_batch_options *options, cons
     cli_busy_end(setting->busy);
     cli_progress_clear();
     if (ran != FB_OK) return cli_fail_error(&err);
-    (as_json ? write_report : print_report)(setting, options, report);
+    if (svg) ran = fb_bench_batch_svg(report, svg, &err);
+    if (ran == FB_OK) (as_json ? write_report : print_report)(setting, options, report);
     fb_bench_batch_free(report);
-    return CLI_OK;
+    return ran == FB_OK ? CLI_OK : cli_fail_error(&err);
 }

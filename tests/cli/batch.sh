@@ -70,6 +70,13 @@ holds "bench: tokens/s in all are those of each" \
 holds "bench: the floor is that of more bytes with more sequences" \
     jq -e '.lines[0] as $two | .lines[1] as $one | $one.floor_ms > 0 and $two.read_bytes > $one.read_bytes' "$work/out"
 is "bench: no step in any order" "$(jq -c '[.lines[] | has("any_order_step_ms")] | unique' "$work/out")" '[false]'
+succeeds "bench, a picture" bench --batch 1,2 -p 8 -n 6 --svg "$work/b.svg" --json
+holds "bench, a picture: JSON, too" jq -e .ok "$work/out"
+holds "bench, a picture: well formed" xmllint --noout "$work/b.svg"
+is "bench, a picture: nothing from elsewhere" "$(grep -cE 'href|url\(|<script|<style|nan|inf' "$work/b.svg")" 0
+refuses "a picture nowhere" 2 '/nothing/x.svg: No such file' bench nothing-here --batch 1 --svg /nothing/x.svg
+refuses "a picture of nothing" 2 '--svg \(only with --batch\)$' bench --svg "$work/b.svg"
+[ ! -w /dev/full ] || refuses "a picture on a full device" 1 '/dev/full: No space left' bench --batch 1 -p 8 -n 6 --svg /dev/full
 for list in "" 0 1,,2 x 1,2x 2000; do
     refuses "--batch '$list'" 2 '--batch: ".*" \((numbers from 1 to 1024, as 1,2,4,8|not empty)' bench --batch "$list"
 done
