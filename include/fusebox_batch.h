@@ -113,8 +113,9 @@ FB_API fb_status fb_scheduler_submit(fb_scheduler *scheduler, const fb_request_o
 /* Ends a request, all its answers, in the next step. Nothing happens if it has ended. */
 FB_API void fb_scheduler_cancel(fb_scheduler *scheduler, uint64_t request);
 
-/* Computes one step. *busy is false if there was nothing to do. After a failure of a step every request of it
- * has ended with FB_FINISH_FAILED; the scheduler goes on with the others. */
+/* Computes one step. *busy is false if there was nothing to do and nothing was submitted meanwhile. After a
+ * failure of a step every request of it has ended with FB_FINISH_FAILED; the scheduler goes on with the
+ * others. */
 FB_API fb_status fb_scheduler_step(fb_scheduler *scheduler, bool *busy, fb_error *err);
 
 /* What happened since the scheduler was created, and how it stands. */

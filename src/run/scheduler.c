@@ -347,6 +347,14 @@ static void take_incoming(fb_scheduler *s) {
     pthread_mutex_unlock(&s->lock);
 }
 
+/* A callback may have submitted, also one of a request that ended without a step. */
+static bool has_incoming(fb_scheduler *s) {
+    pthread_mutex_lock(&s->lock);
+    bool has = *s->incoming != NULL;
+    pthread_mutex_unlock(&s->lock);
+    return has;
+}
+
 static void end_request(fb_scheduler *s, fb_submitted *r, fb_finish finish, const char *message) {
     for (int32_t i = 0; i < r->options.samples; i++) {
         if (r->answers[i].ended) continue;
@@ -464,16 +472,26 @@ static int64_t prompt_rows(const fb_scheduler *s, int64_t decodes) {
     return rows < 1 ? 1 : rows < (double)most ? (int64_t)rows : most;
 }
 
-/* Starts the first waiting answer if there are a place and memory for all that it has to compute. */
-static fb_answer_state *admit(fb_scheduler *s, fb_error *err) {
-    fb_answer_state *a = s->waiting;
-    if (!a) return NULL;
-    int64_t needed = a->sample == 0 && a->count == a->request->prompt_count ? a->request->options.samples : 1;
-    if (places(s) + needed > s->options.sequences) return NULL;
-    if (enter_cache(s, a, err) != FB_OK) return NULL;
+/* Whether the memory for all that an answer has to compute is there. Its sequence is open. */
+static bool has_blocks(const fb_scheduler *s, const fb_answer_state *a) {
     int64_t free_blocks = fb_blocks_free(s->pool) - s->part_blocks;
     if (s->prefix) free_blocks += fb_prefix_idle(s->prefix) * frame_of(s)->groups;
-    if (fb_sequence_needs(&a->sequence, a->computed, a->count) > free_blocks) {
+    return fb_sequence_needs(&a->sequence, a->computed, a->count) <= free_blocks;
+}
+
+/* Starts the first waiting answer if there are a place and memory for it. Requests that cannot even get a
+ * table of blocks end: nothing says that they could later. */
+static fb_answer_state *admit(fb_scheduler *s) {
+    fb_error err;
+    fb_answer_state *a;
+    for (;; end_request(s, a->request, FB_FINISH_FAILED, err.message)) {
+        a = s->waiting;
+        if (!a) return NULL;
+        bool first = a->sample == 0 && a->count == a->request->prompt_count;
+        if (places(s) + (first ? a->request->options.samples : 1) > s->options.sequences) return NULL;
+        if (enter_cache(s, a, &err) == FB_OK) break;
+    }
+    if (!has_blocks(s, a)) {
         leave_cache(s, a);
         return NULL;
     }
@@ -507,7 +525,7 @@ static int64_t choose_parts(fb_scheduler *s) {
         left -= rows;
     }
     fb_answer_state *a;
-    while (left > 0 && (a = admit(s, NULL))) {
+    while (left > 0 && (a = admit(s))) {
         int64_t rows = pending(a) < left ? pending(a) : left;
         add_part(s, a, rows);
         left -= rows;
@@ -637,9 +655,9 @@ fb_status fb_scheduler_step(fb_scheduler *s, bool *busy, fb_error *err) {
     int64_t decodes = choose_parts(s);
     int64_t parts = 0;
     for (int64_t i = 0; i < s->part_count; i++) parts += s->parts[i].answer != NULL;
-    *busy = parts > 0;
     fb_status status = parts ? run(s, decodes, err) : FB_OK;
     sweep(s);
     count_stats(s, 0, 0, 0);
+    *busy = parts > 0 || has_incoming(s);
     return status;
 }

@@ -313,6 +313,38 @@ typedef struct canceller {
     uint64_t id;
 } canceller;
 
+/* A request whose end submits another one. */
+typedef struct relay {
+    fb_scheduler *scheduler;
+    fb_request_options next;
+    int ends;
+} relay;
+
+static bool pass_on(void *user, const fb_answer *a) {
+    relay *r = user;
+    if (a->finish == FB_FINISH_NONE) return true;
+    r->ends++;
+    submit(r->scheduler, &r->next);
+    return true;
+}
+
+/* There is something to do, although the step itself had no rows. */
+static void submitted_by_the_last_end(void **state) {
+    (void)state;
+    fb_scheduler *s = scheduler_of(golden, NULL);
+    int32_t prompt[20] = {1, 2, 3};
+    heard last = {.count = 0};
+    relay to = {.scheduler = s, .next = request_of(prompt, 20, 4, &last)};
+    fb_request_options o = request_of(prompt, 20, 40, NULL);
+    o.on_answer = pass_on;
+    o.user = &to;
+    fb_scheduler_cancel(s, submit(s, &o));
+    run(s);
+    assert_int_equal(to.ends, 1);
+    assert_int_equal(last.finish, FB_FINISH_LENGTH);
+    fb_scheduler_free(s);
+}
+
 static void *cancel_soon(void *arg) {
     canceller *c = arg;
     fb_scheduler_cancel(c->scheduler, c->id);
@@ -451,6 +483,7 @@ int main(void) {
         cmocka_unit_test(memory_is_short),
         cmocka_unit_test(stop_texts_and_ends),
         cmocka_unit_test(cancels),
+        cmocka_unit_test(submitted_by_the_last_end),
         cmocka_unit_test(priorities),
         cmocka_unit_test(refusals),
     };
