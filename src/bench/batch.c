@@ -166,6 +166,8 @@ static fb_status run(bench *b, fb_bench_batch_report *r, fb_error *err) {
         FB_TRY(add_line(r, o->batches[i], weights + cache * (double)o->batches[i], &b->machine, err));
         FB_TRY(run_line(b, r->any_order, r->lines[i], err));
     }
+    FB_TRY(fb_bench_batch_cached(b->model, &b->session, b->ids, r, err));
+    if (o->arrival) FB_TRY(fb_bench_batch_arrival(b->model, &b->session, b->ids, o->arrival, r, err));
     return fb_bench_progress(o->on_progress, o->user, o->batch_count, o->batch_count, err);
 }
 
@@ -178,6 +180,12 @@ static fb_status check(const fb_model *model, const fb_bench_batch_options *o, f
         if (o->batches[i] < 1 || o->batches[i] > MAX_SEQUENCES)
             return fb_fail(err, FB_ERROR_USAGE, "batch: %lld sequences (1 to %d)", (long long)o->batches[i],
                            MAX_SEQUENCES);
+    /* The answer must go on until the prompt is read, if only by a token a step. */
+    int64_t most = model->spec->program.context - o->prompt - o->gen;
+    if (o->arrival < 0 || o->arrival > most)
+        return fb_fail(err, FB_ERROR_USAGE,
+                       "arrival: %lld tokens (0 to %lld: the model's context is %lld, less prompt and gen)",
+                       (long long)o->arrival, (long long)most, (long long)model->spec->program.context);
     return FB_OK;
 }
 

@@ -21,6 +21,8 @@ typedef struct bench_options {
     bool ops, turns, json;
     const char *batch; /* numbers of sequences, with commas; NULL: fuses are compared */
     const char *svg;
+    int64_t arrival;
+    bool arrival_given;
 } bench_options;
 
 /* ---- the command line ------------------------------------------------------------------------ */
@@ -45,6 +47,7 @@ static bool fits(const bench_options *o, int *status) {
         return fails(status, "--batch",
                      "not with --compare, --ops, --turns or --reps: steps of one set of fuses are timed");
     if (o->batch) return true;
+    if (o->arrival_given) return fails(status, "--arrival", "only with --batch");
     if (o->svg) return fails(status, "--svg", "only with --batch");
     if (!o->stream.cache_given) {
         if (o->stream.sinks_given || o->stream.window_given)
@@ -89,6 +92,9 @@ static bool parse(const cli_command *command, int argc, char **argv, bench_optio
         {CLI_ROW('r', "reps", CLI_INT, &o->reps, "R", "repetitions, the variants in turns"),
          .range = {1, 1e5}, .given = &o->reps_given},
         {CLI_ROW(0, "batch", CLI_STRING, &o->batch, "N,N…", "sequences that decode at once, as 1,2,4,8")},
+        {CLI_ROW(0, "arrival", CLI_INT, &o->arrival, "N",
+                 "with --batch: a prompt of N tokens comes while an answer is written"),
+         .range = {1, 1e9}, .fallback = "none comes", .given = &o->arrival_given},
         {CLI_ROW(0, "ops", CLI_FLAG, &o->ops, NULL,
                  "each fuse alone against the operators that it replaces")},
         {CLI_ROW(0, "turns", CLI_FLAG, &o->turns, NULL,
@@ -251,6 +257,7 @@ static int bench_batch(const bench_options *o, const fb_model *model, const char
     options.prompt = o->prompt;
     options.gen = o->gen;
     options.any_order = cli_model_any_order(&o->model);
+    options.arrival = o->arrival;
     cli_bench_setting setting = {.path = path,
                                  .act = o->model.act,
                                  .kv = cli_model_kv(&o->model),

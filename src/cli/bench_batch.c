@@ -23,6 +23,60 @@ static void print_line(const fb_bench_batch_line *line, const fb_bench_batch_rep
            line->read_bytes / line->step.median * 1e-9);
 }
 
+/* A prompt whose beginning was cached must give the same bits, where bits are promised. */
+static bool is_ok(const fb_bench_batch_options *o, const fb_bench_batch_report *r) {
+    return !r->cached_tokens || r->cached_same || o->any_order;
+}
+
+static void print_gaps(const char *when, const fb_bench_gaps *g, const fb_bench_gaps *before) {
+    printf("  %-8s  %9.3f  %9.3f  %9.3f", when, g->median * 1e3, g->p99 * 1e3, g->most * 1e3);
+    if (before)
+        printf("  (%.2fx, %.2fx, %.2fx)", g->median / before->median, g->p99 / before->p99,
+               g->most / before->most);
+    putchar('\n');
+}
+
+static void print_prompts(const fb_bench_batch_report *r) {
+    if (r->cached_tokens)
+        printf("\nfirst token of a prompt of %" PRId64 " tokens: %.3f ms; with %" PRId64
+               " of them in the prefix cache %.3f ms (%.1fx), %s\n",
+               r->prompt, r->first * 1e3, r->cached_tokens, r->first_cached * 1e3, r->first / r->first_cached,
+               r->cached_same ? "the same bits" : "other bits");
+    if (!r->during.count) return;
+    printf("\nfrom token to token of one answer, ms: median, 99th percentile, most\n");
+    print_gaps("alone", &r->before, NULL);
+    print_gaps("meanwhile", &r->during, &r->before);
+    printf("meanwhile: while a prompt of %" PRId64 " tokens is read, in %" PRId64 " steps\n", r->arrival,
+           r->during.count);
+}
+
+static void write_gaps(cli_json *json, const char *key, const fb_bench_gaps *g) {
+    cli_json_open(json, key, '{');
+    cli_json_int(json, "count", g->count);
+    cli_json_real(json, "median", g->median * 1e3);
+    cli_json_real(json, "p99", g->p99 * 1e3);
+    cli_json_real(json, "max", g->most * 1e3);
+    cli_json_close(json, '}');
+}
+
+static void write_prompts(cli_json *json, const fb_bench_batch_report *r) {
+    if (r->cached_tokens) {
+        cli_json_open(json, "cached_prompt", '{');
+        cli_json_int(json, "tokens", r->cached_tokens);
+        cli_json_real(json, "first_ms", r->first_cached * 1e3);
+        cli_json_real(json, "first_uncached_ms", r->first * 1e3);
+        cli_json_real(json, "ratio", r->first / r->first_cached);
+        cli_json_bool(json, "same_bits", r->cached_same);
+        cli_json_close(json, '}');
+    }
+    if (!r->during.count) return;
+    cli_json_open(json, "arrival", '{');
+    cli_json_int(json, "tokens", r->arrival);
+    write_gaps(json, "before_ms", &r->before);
+    write_gaps(json, "during_ms", &r->during);
+    cli_json_close(json, '}');
+}
+
 static void print_report(const cli_bench_setting *setting, const fb_bench_batch_options *o,
                          const fb_bench_batch_report *r) {
     bool quiet = true;
@@ -42,6 +96,8 @@ static void print_report(const cli_bench_setting *setting, const fb_bench_batch_
         "once and all\ncaches, at the bandwidth that this machine has for so many bytes; against: tokens/s "
         "over "
         "the first line's;\nread: the same bytes over the time of a step\n");
+    print_prompts(r);
+    if (!is_ok(o, r)) puts("FAILED: the prefix cache changes bits");
     if (!quiet) cli_bench_print_noise("steps of one size");
     cli_busy_print(setting->busy, stdout);
 }
@@ -50,7 +106,7 @@ static void write_report(const cli_bench_setting *setting, const fb_bench_batch_
                          const fb_bench_batch_report *r) {
     cli_json json = {.out = stdout};
     cli_json_open(&json, NULL, '{');
-    cli_json_bool(&json, "ok", true);
+    cli_json_bool(&json, "ok", is_ok(o, r));
     cli_bench_write_setting(&json, setting, r->isa, r->threads);
     cli_json_string(&json, "fuse", o->fuse);
     cli_json_int(&json, "prompt", o->prompt);
@@ -74,6 +130,7 @@ static void write_report(const cli_bench_setting *setting, const fb_bench_batch_
         cli_json_close(&json, '}');
     }
     cli_json_close(&json, ']');
+    write_prompts(&json, r);
     cli_json_close(&json, '}');
     putchar('\n');
 }
@@ -118,6 +175,7 @@ int cli_bench_batch(const fb_model *model, fb_bench_batch_options *options, cons
     if (ran != FB_OK) return cli_fail_error(&err);
     if (svg) ran = fb_bench_batch_svg(report, svg, &err);
     if (ran == FB_OK) (as_json ? write_report : print_report)(setting, options, report);
+    bool ok = is_ok(options, report);
     fb_bench_batch_free(report);
-    return ran == FB_OK ? CLI_OK : cli_fail_error(&err);
+    return ran != FB_OK ? cli_fail_error(&err) : ok ? CLI_OK : CLI_FAILED;
 }

@@ -18,8 +18,18 @@
 /* A request of priority p starts as if it had come p times this many requests earlier. So it overtakes those
  * before it, and none waits for ever. */
 #define PRIORITY_STEP 64
-/* Weight of the last step in the estimates of times. */
-#define LEARN 0.25
+/* Weight of the last step in the estimates of times. A step that took longer than it should counts less, and
+ * as at most twice the estimate: another process may have had the CPU. */
+#define LEARN_FASTER 0.5
+#define LEARN_SLOWER 0.25
+/* Steps with prompts until one without them is timed again: 1 at first, then twice as many each time. */
+#define MOST_UNTIMED 64
+/* A step that reads prompts at all reads at least so many of their rows, because fewer take as long. CPU:
+ * attention loads a key once for four queries (GPT-NeoX 160M at position 7000: 1 to 4 rows take 12 to 14 ms
+ * more than none, 8 take 23). Where prompts have a role of their own, their rows read all weights once more
+ * (H200: a prompt of 16 tokens takes as long as one of 128). */
+#define LEAST_ROWS      4
+#define LEAST_ROWS_ROLE 128
 
 /* An answer's part of a step. */
 typedef struct part {
@@ -27,6 +37,11 @@ typedef struct part {
     int64_t rows;            /* from answer->computed on */
     int64_t blocks;          /* that it needs */
 } part;
+
+typedef struct timing {
+    double seconds;           /* 0: not known */
+    int64_t untimed, refresh; /* steps with prompts since then, and after how many it is timed again */
+} timing;
 
 struct fb_scheduler {
     const fb_model *model;
@@ -43,8 +58,9 @@ struct fb_scheduler {
     fb_sequence **sequences;            /* [sequences] */
     float *logits;                      /* [sequences, vocab] */
     fb_choice *choices;                 /* [sequences]; NULL: the backend has none */
-    double *decode_seconds; /* [sequences + 1]: of a step that decodes so many answers and reads no prompt */
-    double row_seconds;     /* of a prompt's row in a step that also decodes */
+    timing *decodes;      /* [sequences + 1]: of steps that decode so many answers and read no prompt */
+    double row_seconds;   /* of a prompt's row in a step that also decodes; 0: not known */
+    int64_t prompt_count; /* rows of prompts in the last such step; 0: there was none */
     fb_trace trace;
     /* Guarded by the lock: */
     pthread_mutex_t lock;
@@ -130,13 +146,13 @@ static fb_status take_memory(fb_scheduler *s, fb_error *err) {
     s->parts = malloc(n * sizeof *s->parts);
     s->sequences = malloc(n * sizeof *s->sequences);
     s->rows = malloc((size_t)s->options.rows * sizeof *s->rows);
-    s->decode_seconds = calloc(n + 1, sizeof *s->decode_seconds);
+    s->decodes = calloc(n + 1, sizeof *s->decodes);
     s->logits = malloc(n * (size_t)s->vocab * sizeof *s->logits);
     if (s->execution->request.backend->chooses) {
         s->choices = calloc(n, sizeof *s->choices);
         if (!s->choices) return fb_fail_memory(err, "scheduler", (int64_t)(n * sizeof *s->choices));
     }
-    if (s->parts && s->sequences && s->rows && s->decode_seconds && s->logits) return FB_OK;
+    if (s->parts && s->sequences && s->rows && s->decodes && s->logits) return FB_OK;
     return fb_fail_memory(err, "scheduler", (int64_t)(n * (size_t)s->vocab * sizeof *s->logits));
 }
 
@@ -261,7 +277,7 @@ void fb_scheduler_free(fb_scheduler *s) {
     free(s->parts);
     free(s->sequences);
     free(s->rows);
-    free(s->decode_seconds);
+    free(s->decodes);
     free(s->logits);
     free(s->choices);
     free(s);
@@ -466,10 +482,14 @@ static void add_part(fb_scheduler *s, fb_answer_state *a, int64_t rows) {
 static int64_t prompt_rows(const fb_scheduler *s, int64_t decodes) {
     int64_t most = s->options.rows - decodes;
     if (!decodes || s->options.stretch == 0) return most;
-    double seconds = s->decode_seconds[decodes];
-    if (seconds == 0) return 0; /* first see how long it takes alone */
-    double rows = s->row_seconds > 0 ? ((double)s->options.stretch - 1) * seconds / s->row_seconds : 4;
-    return rows < 1 ? 1 : rows < (double)most ? (int64_t)rows : most;
+    const timing *alone = &s->decodes[decodes];
+    if (alone->seconds == 0 || alone->untimed >= alone->refresh) return 0;
+    int64_t rows = s->execution->request.backend->roles ? LEAST_ROWS_ROLE : LEAST_ROWS;
+    /* Twice as many as last time at most: the time of a row depends on their number. */
+    double fit = s->row_seconds > 0 ? ((double)s->options.stretch - 1) * alone->seconds / s->row_seconds : 0;
+    if (fit > 2 * (double)s->prompt_count) fit = 2 * (double)s->prompt_count;
+    if (fit > (double)rows) rows = fit < (double)most ? (int64_t)fit : most;
+    return rows < most ? rows : most;
 }
 
 /* Whether the memory for all that an answer has to compute is there. Its sequence is open. */
@@ -571,17 +591,28 @@ static fb_batch make_batch(fb_scheduler *s, part **wanted) {
 }
 
 static void learn(double *estimate, double seen) {
-    *estimate = *estimate == 0 ? seen : (1 - LEARN) * *estimate + LEARN * seen;
+    if (*estimate == 0) *estimate = seen;
+    if (seen > 2 * *estimate) seen = 2 * *estimate;
+    *estimate += (seen > *estimate ? LEARN_SLOWER : LEARN_FASTER) * (seen - *estimate);
 }
 
 static void learn_times(fb_scheduler *s, int64_t decodes, int64_t rows, double seconds) {
     if (!decodes) return;
-    double alone = s->decode_seconds[decodes];
-    if (rows == decodes)
-        learn(&s->decode_seconds[decodes], seconds);
-    else if (alone > 0)
-        learn(&s->row_seconds, seconds > alone * 1.01 ? (seconds - alone) / (double)(rows - decodes)
-                                                      : alone * 0.01 / (double)(rows - decodes));
+    timing *alone = &s->decodes[decodes];
+    if (rows == decodes) {
+        learn(&alone->seconds, seconds);
+        /* With prompts waiting, this step was for the timing only. */
+        if (alone->untimed >= alone->refresh)
+            alone->refresh = alone->refresh == 0                 ? 1
+                             : 2 * alone->refresh < MOST_UNTIMED ? 2 * alone->refresh
+                                                                 : MOST_UNTIMED;
+        alone->untimed = 0;
+        return;
+    }
+    s->prompt_count = rows - decodes;
+    alone->untimed++;
+    double extra = seconds - alone->seconds, least = 0.01 * alone->seconds;
+    learn(&s->row_seconds, (extra > least ? extra : least) / (double)s->prompt_count);
 }
 
 /* The other answers of a request start from the prompt that answer 0 has read, and share its cache. */
