@@ -141,7 +141,7 @@ static int by_sequences(const void *a, const void *b) {
 
 static void draw(FILE *f, const void *report) {
     const fb_bench_batch_report *r = report;
-    const fb_bench_batch_line *lines[MAX_LINES];
+    const fb_bench_batch_line *lines[MAX_LINES] = {NULL};
     for (int64_t i = 0; i < r->line_count; i++) lines[i] = r->lines[i];
     qsort(lines, (size_t)r->line_count, sizeof *lines, by_sequences);
     panel p = {.f = f, .lines = lines, .count = r->line_count, .top = 120, .bottom = 385};
