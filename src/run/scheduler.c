@@ -10,6 +10,7 @@
 #include "base/sized.h"
 #include "run/answer.h"
 #include "run/execution.h"
+#include "run/pace.h"
 
 #define MAX_SEQUENCES 1024
 #define MAX_TOKENS    ((int64_t)1 << 32)
@@ -18,18 +19,6 @@
 /* A request of priority p starts as if it had come p times this many requests earlier. So it overtakes those
  * before it, and none waits for ever. */
 #define PRIORITY_STEP 64
-/* Weight of the last step in the estimates of times. A step that took longer than it should counts less, and
- * as at most twice the estimate: another process may have had the CPU. */
-#define LEARN_FASTER 0.5
-#define LEARN_SLOWER 0.25
-/* Steps with prompts until one without them is timed again: 1 at first, then twice as many each time. */
-#define MOST_UNTIMED 64
-/* A step that reads prompts at all reads at least so many of their rows, because fewer take as long. CPU:
- * attention loads a key once for four queries (GPT-NeoX 160M at position 7000: 1 to 4 rows take 12 to 14 ms
- * more than none, 8 take 23). Where prompts have a role of their own, their rows read all weights once more
- * (H200: a prompt of 16 tokens takes as long as one of 128). */
-#define LEAST_ROWS      4
-#define LEAST_ROWS_ROLE 128
 
 /* An answer's part of a step. */
 typedef struct part {
@@ -37,11 +26,6 @@ typedef struct part {
     int64_t rows;            /* from answer->computed on */
     int64_t blocks;          /* that it needs */
 } part;
-
-typedef struct timing {
-    double seconds;           /* 0: not known */
-    int64_t untimed, refresh; /* steps with prompts since then, and after how many it is timed again */
-} timing;
 
 struct fb_scheduler {
     const fb_model *model;
@@ -58,9 +42,7 @@ struct fb_scheduler {
     fb_sequence **sequences;            /* [sequences] */
     float *logits;                      /* [sequences, vocab] */
     fb_choice *choices;                 /* [sequences]; NULL: the backend has none */
-    timing *decodes;      /* [sequences + 1]: of steps that decode so many answers and read no prompt */
-    double row_seconds;   /* of a prompt's row in a step that also decodes; 0: not known */
-    int64_t prompt_count; /* rows of prompts in the last such step; 0: there was none */
+    fb_pace pace;                       /* how fast prompts are read while answers are written */
     fb_trace trace;
     /* Guarded by the lock: */
     pthread_mutex_t lock;
@@ -146,13 +128,13 @@ static fb_status take_memory(fb_scheduler *s, fb_error *err) {
     s->parts = malloc(n * sizeof *s->parts);
     s->sequences = malloc(n * sizeof *s->sequences);
     s->rows = malloc((size_t)s->options.rows * sizeof *s->rows);
-    s->decodes = calloc(n + 1, sizeof *s->decodes);
+    FB_TRY(fb_pace_open(s->options.sequences, s->options.rows, (double)s->options.stretch, &s->pace, err));
     s->logits = malloc(n * (size_t)s->vocab * sizeof *s->logits);
     if (s->execution->request.backend->chooses) {
         s->choices = calloc(n, sizeof *s->choices);
         if (!s->choices) return fb_fail_memory(err, "scheduler", (int64_t)(n * sizeof *s->choices));
     }
-    if (s->parts && s->sequences && s->rows && s->decodes && s->logits) return FB_OK;
+    if (s->parts && s->sequences && s->rows && s->logits) return FB_OK;
     return fb_fail_memory(err, "scheduler", (int64_t)(n * (size_t)s->vocab * sizeof *s->logits));
 }
 
@@ -277,7 +259,7 @@ void fb_scheduler_free(fb_scheduler *s) {
     free(s->parts);
     free(s->sequences);
     free(s->rows);
-    free(s->decodes);
+    fb_pace_close(&s->pace);
     free(s->logits);
     free(s->choices);
     free(s);
@@ -478,20 +460,6 @@ static void add_part(fb_scheduler *s, fb_answer_state *a, int64_t rows) {
     s->part_blocks += blocks;
 }
 
-/* How many rows of prompts a step may have besides `decodes` rows that decode. */
-static int64_t prompt_rows(const fb_scheduler *s, int64_t decodes) {
-    int64_t most = s->options.rows - decodes;
-    if (!decodes || s->options.stretch == 0) return most;
-    const timing *alone = &s->decodes[decodes];
-    if (alone->seconds == 0 || alone->untimed >= alone->refresh) return 0;
-    int64_t rows = s->execution->request.backend->roles ? LEAST_ROWS_ROLE : LEAST_ROWS;
-    /* Twice as many as last time at most: the time of a row depends on their number. */
-    double fit = s->row_seconds > 0 ? ((double)s->options.stretch - 1) * alone->seconds / s->row_seconds : 0;
-    if (fit > 2 * (double)s->prompt_count) fit = 2 * (double)s->prompt_count;
-    if (fit > (double)rows) rows = fit < (double)most ? (int64_t)fit : most;
-    return rows < most ? rows : most;
-}
-
 /* Whether the memory for all that an answer has to compute is there. Its sequence is open. */
 static bool has_blocks(const fb_scheduler *s, const fb_answer_state *a) {
     int64_t free_blocks = fb_blocks_free(s->pool) - s->part_blocks;
@@ -537,7 +505,7 @@ static int64_t choose_parts(fb_scheduler *s) {
         if (pending(a) == 1) add_part(s, a, 1);
     int64_t decodes = 0;
     for (int64_t i = 0; i < s->part_count; i++) decodes += s->parts[i].answer != NULL;
-    int64_t left = prompt_rows(s, decodes);
+    int64_t left = fb_pace_rows(&s->pace, decodes);
     for (fb_answer_state *a = s->running; a && left > 0; a = next_running(s, a->order)) {
         if (pending(a) <= 1) continue;
         int64_t rows = pending(a) < left ? pending(a) : left;
@@ -588,31 +556,6 @@ static fb_batch make_batch(fb_scheduler *s, part **wanted) {
         wanted[batch.wanted++] = &s->parts[i];
     }
     return batch;
-}
-
-static void learn(double *estimate, double seen) {
-    if (*estimate == 0) *estimate = seen;
-    if (seen > 2 * *estimate) seen = 2 * *estimate;
-    *estimate += (seen > *estimate ? LEARN_SLOWER : LEARN_FASTER) * (seen - *estimate);
-}
-
-static void learn_times(fb_scheduler *s, int64_t decodes, int64_t rows, double seconds) {
-    if (!decodes) return;
-    timing *alone = &s->decodes[decodes];
-    if (rows == decodes) {
-        learn(&alone->seconds, seconds);
-        /* With prompts waiting, this step was for the timing only. */
-        if (alone->untimed >= alone->refresh)
-            alone->refresh = alone->refresh == 0                 ? 1
-                             : 2 * alone->refresh < MOST_UNTIMED ? 2 * alone->refresh
-                                                                 : MOST_UNTIMED;
-        alone->untimed = 0;
-        return;
-    }
-    s->prompt_count = rows - decodes;
-    alone->untimed++;
-    double extra = seconds - alone->seconds, least = 0.01 * alone->seconds;
-    learn(&s->row_seconds, (extra > least ? extra : least) / (double)s->prompt_count);
 }
 
 /* The other answers of a request start from the prompt that answer 0 has read, and share its cache. */
@@ -667,7 +610,7 @@ static fb_status run(fb_scheduler *s, int64_t decodes, fb_error *err) {
                             err ? err->message : "a step failed");
         return status;
     }
-    learn_times(s, decodes, batch.count, seconds);
+    fb_pace_learn(&s->pace, decodes, batch.count - decodes, seconds);
     for (int64_t i = 0; i < s->part_count; i++) {
         if (!s->parts[i].answer) continue;
         s->parts[i].answer->computed += s->parts[i].rows;
