@@ -40,9 +40,8 @@ int64_t fb_pace_rows(const fb_pace *p, int64_t decodes) {
     if (!decodes || p->stretch == 0) return most;
     const fb_pace_alone *alone = &p->alone[decodes];
     if (alone->seconds == 0 || alone->untimed >= alone->refresh) return 0;
-    /* Twice as many as last time at most: the time of a row depends on their number. */
     double fit = p->row_seconds > 0 ? (p->stretch - 1) * alone->seconds / p->row_seconds : 0;
-    if (fit > 2 * (double)p->last) fit = 2 * (double)p->last;
+    if (fit > p->next) fit = p->next;
     int64_t rows = fit < (double)p->least ? least_rows(p) : fit < (double)most ? (int64_t)fit : most;
     return rows < most ? rows : most;
 }
@@ -83,6 +82,19 @@ static void learn_least(fb_pace *p, int64_t prompts, double extra) {
     if (p->least <= FIRST_LEAST) p->half = false;
 }
 
+/* What a row takes depends on their number, and the estimate follows slowly. So a step has twice as many rows
+ * as the last one at most. After one that took longer than the limit they are fewer, and from then on grow by
+ * a quarter. They halve at most: it may have been another process. */
+static void limit_next(fb_pace *p, int64_t prompts, double extra, double limit) {
+    if (extra > limit) {
+        p->next = (double)prompts * (limit < extra / 2 ? 0.5 : limit / extra);
+        p->careful = true;
+        return;
+    }
+    if ((double)prompts < p->next - 1) p->careful = false; /* the estimate is the lower one again */
+    p->next = (p->careful ? 1.25 : 2) * (double)prompts;
+}
+
 void fb_pace_learn(fb_pace *p, int64_t decodes, int64_t prompts, double seconds) {
     if (!decodes) return;
     fb_pace_alone *alone = &p->alone[decodes];
@@ -93,7 +105,7 @@ void fb_pace_learn(fb_pace *p, int64_t decodes, int64_t prompts, double seconds)
     double extra = seconds - alone->seconds, few = 0.01 * alone->seconds;
     if (extra < few) extra = few;
     alone->untimed++;
-    p->last = prompts;
+    limit_next(p, prompts, extra, (p->stretch - 1) * alone->seconds);
     learn(&p->row_seconds, extra / (double)prompts);
     learn_least(p, prompts, extra);
 }

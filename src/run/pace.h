@@ -16,7 +16,8 @@ typedef struct fb_pace {
     int64_t rows;         /* that a step can have */
     fb_pace_alone *alone; /* [sequences + 1], by answers that decode */
     double row_seconds;   /* that a row of a prompt adds; 0: not known */
-    int64_t last;         /* rows of prompts in the last step that had some */
+    double next;          /* rows of prompts that the next step has at most, unless `least` is more */
+    bool careful;         /* it grows slowly */
     /* Fewer rows than `least` take about as long; least_seconds: what so many add. */
     int64_t least;
     double least_seconds;
