@@ -39,7 +39,8 @@ typedef struct fb_scheduler_options {
     int64_t cache_tokens;
     int64_t block; /* tokens of a block: 16, 32, 64 or 128 */
     int64_t rows;  /* tokens that a step computes, at most; 0: as a session's chunk */
-    /* While answers are being written, prompts may make a step this many times as long; 0: any. */
+    /* While answers are being written, prompts may make a step this many times as long; 0: any. Longer only
+     * if the fewest rows that are worth a step take longer. */
     float stretch;
     int32_t prefix_cache; /* 0: do not look for beginnings that are still in the pool; 1: do */
 } fb_scheduler_options;

@@ -126,7 +126,8 @@ static void draw_time(panel p, const fb_bench_batch_report *r) {
 static void draw_titles(FILE *f, const fb_bench_batch_report *r) {
     char text[256], threads[32] = "", digits[32];
     fb_svg_text(f, 30, 36, 20, "start", FB_SVG_INK, "Several sequences in one step");
-    if (r->threads) snprintf(threads, sizeof threads, ", %d threads", r->threads);
+    if (r->threads)
+        snprintf(threads, sizeof threads, ", %d thread%s", r->threads, r->threads == 1 ? "" : "s");
     snprintf(text, sizeof text,
              "%s, %s parameters; %s%s, %s; prompts of %" PRId64 " tokens, %" PRId64 " more", r->architecture,
              fb_svg_number((double)r->parameters, digits), r->cpu, threads, r->isa, r->prompt, r->gen);

@@ -263,7 +263,8 @@ static int count_of(const char *svg, const char *words) {
 static char *draw_batches(const char *dir, const int64_t *sequences, int64_t count, int64_t any_order,
                           double milliseconds) {
     fb_bench_batch_line lines[16], *pointers[16];
-    fb_bench_batch_report r = {.isa = "a<b", .line_count = count, .lines = pointers, .any_order = any_order};
+    fb_bench_batch_report r = {
+        .isa = "a<b", .threads = 1, .line_count = count, .lines = pointers, .any_order = any_order};
     for (int64_t i = 0; i < count; i++) {
         double t = milliseconds * 1e-3 * (double)(sequences[i] + 1);
         lines[i] = (fb_bench_batch_line){.sequences = sequences[i],
@@ -304,7 +305,7 @@ static void batch_pictures(void **state) {
         assert_int_equal(count_of(svg, "<circle "), (cases[i].paths - 1) * cases[i].count);
         assert_int_equal(count_of(svg, "L"), cases[i].paths * (cases[i].count - 1));
         assert_int_equal(count_of(svg, ">with --invariant off<"), cases[i].any_order);
-        assert_int_equal(count_of(svg, "a&lt;b"), 1);
+        assert_int_equal(count_of(svg, ", 1 thread, a&lt;b; "), 1);
         assert_int_equal(count_of(svg, "=\"-"), 0); /* all inside the page */
         assert_string_equal(svg + strlen(svg) - 7, "</svg>\n");
         free(svg);
