@@ -39,7 +39,8 @@ typedef struct fb_scheduler_options {
     int64_t cache_tokens;
     int64_t block; /* tokens of a block: 16, 32, 64 or 128 */
     int64_t rows;  /* tokens that a step computes, at most; 0: as a session's chunk */
-    /* While answers are being written, prompts may make a step this many times as long; 0: any. */
+    /* While answers are being written, prompts may make a step this many times as long; 0: any. Longer only
+     * if the fewest rows that are worth a step take longer. */
     float stretch;
     int32_t prefix_cache; /* 0: do not look for beginnings that are still in the pool; 1: do */
 } fb_scheduler_options;
@@ -113,8 +114,9 @@ FB_API fb_status fb_scheduler_submit(fb_scheduler *scheduler, const fb_request_o
 /* Ends a request, all its answers, in the next step. Nothing happens if it has ended. */
 FB_API void fb_scheduler_cancel(fb_scheduler *scheduler, uint64_t request);
 
-/* Computes one step. *busy is false if there was nothing to do. After a failure of a step every request of it
- * has ended with FB_FINISH_FAILED; the scheduler goes on with the others. */
+/* Computes one step. *busy is false if there was nothing to do and nothing was submitted meanwhile. After a
+ * failure of a step every request of it has ended with FB_FINISH_FAILED; the scheduler goes on with the
+ * others. */
 FB_API fb_status fb_scheduler_step(fb_scheduler *scheduler, bool *busy, fb_error *err);
 
 /* What happened since the scheduler was created, and how it stands. */

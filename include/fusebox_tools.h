@@ -236,6 +236,7 @@ typedef struct fb_bench_batch_options {
     fb_progress_fn on_progress; /* counts batches; return false to stop. May be NULL */
     void *user;
     int64_t any_order; /* as fb_session_options.any_order */
+    int64_t arrival;   /* tokens of a prompt that arrives while an answer is written; 0: none does */
 } fb_bench_batch_options;
 
 FB_API void fb_bench_batch_options_init(fb_bench_batch_options *options, size_t size);
@@ -243,24 +244,51 @@ static inline void fb_bench_batch_options_default(fb_bench_batch_options *o) {
     fb_bench_batch_options_init(o, sizeof *o);
 }
 
-/* Frozen. Times in seconds. */
+/* Times in seconds. */
 typedef struct fb_bench_batch_line {
     int64_t sequences;
-    fb_spread step;    /* of steps in which all sequences decode */
-    double prompts;    /* from the first step until every prompt is read */
-    double read_bytes; /* that a step must read at least: weights once, and the caches, halfway */
+    fb_spread step;      /* of steps in which all sequences decode */
+    double prompts;      /* from the first step until every prompt is read */
+    double read_bytes;   /* that a step must read at least: weights once, and the caches, halfway */
+    double floor;        /* the time of reading that, at the machine's measured bandwidth for so many bytes */
+    fb_spread any_order; /* `step` with the option any_order; zeros if the report's any_order is 0 */
 } fb_bench_batch_line;
+
+/* Seconds from one token of an answer to the next. Frozen. */
+typedef struct fb_bench_gaps {
+    int64_t count;
+    double median, p99, most;
+} fb_bench_gaps;
 
 typedef struct fb_bench_batch_report {
     int32_t threads;
     char isa[16];
     int64_t line_count;
-    fb_bench_batch_line *lines;
+    fb_bench_batch_line **lines;
+    /* 1: each line was also timed with any_order. Only where that option matters, and was not given. */
+    int64_t any_order;
+    char cpu[64]; /* or the GPU's name */
+    char architecture[32];
+    int64_t parameters;  /* of the model */
+    int64_t prompt, gen; /* tokens of each sequence */
+    /* The first token of a prompt whose beginning the prefix cache has, 90% of its blocks, in seconds. 0
+     * tokens: not timed, because the prompt has less than 10 blocks, or the model's layers have windows. */
+    int64_t cached_tokens;
+    double first, first_cached; /* without the prefix cache, and with it; medians */
+    int64_t cached_same;        /* 1: in both ways the logits had the same bits */
+    /* An answer before and while the prompt of `arrival` tokens is read; counts of 0: not timed. */
+    int64_t arrival;
+    fb_bench_gaps before, during;
 } fb_bench_batch_report;
 
+/* The first call on a machine measures it, in one or two seconds. Later ones find that in the folder
+ * `machine`, which may be NULL. */
 FB_API fb_status fb_bench_batch(const fb_model *model, const fb_bench_batch_options *options,
                                 fb_bench_batch_report **report, fb_error *err);
 FB_API void fb_bench_batch_free(fb_bench_batch_report *report);
+
+/* Draws tokens per second and the time of a step against the number of sequences. */
+FB_API fb_status fb_bench_batch_svg(const fb_bench_batch_report *report, const char *path, fb_error *err);
 
 /* ---- profile and plan ---- */
 

@@ -25,7 +25,7 @@ OPTIONS(fb_bench_options, threads, any_order, .prompt = 64, .gen = 64, .reps = 9
 OPTIONS(fb_bench_ops_options, threads, user, .prompt = 64, .gen = 64, .reps = 9)
 OPTIONS(fb_bench_stream_options, threads, user, .fuse = "auto", .cache = FB_CACHE_SINKS, .sinks = SINKS,
         .ttft_limit = 10)
-OPTIONS(fb_bench_batch_options, threads, any_order, .fuse = "auto", .prompt = 64, .gen = 64)
+OPTIONS(fb_bench_batch_options, threads, arrival, .fuse = "auto", .prompt = 64, .gen = 64)
 OPTIONS(fb_profile_options, threads, gen, .fuse = "auto", .prompt = 64, .gen = 64)
 OPTIONS(fb_plan_report_options, threads, gen, .fuse = "auto", .prompt = 64, .gen = 64)
 OPTIONS(fb_verify_options, threads, chunk, .fuse = "auto")

@@ -1,5 +1,7 @@
 #include "base/svg.h"
 
+#include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 void fb_svg_begin(FILE *f, int width, int height) {
@@ -34,4 +36,25 @@ void fb_svg_line(FILE *f, double x1, double y1, double x2, double y2, const char
         "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"%g\"%s%s%s/>\n",
         x1, y1, x2, y2, colour, width, dash ? " stroke-dasharray=\"" : "", dash ? dash : "",
         dash ? "\"" : "");
+}
+
+double fb_svg_round_above(double least) {
+    double power = pow(10, floor(log10(least)));
+    const double steps[] = {1, 2, 5};
+    for (int i = 0; i < 3; i++)
+        if (least <= steps[i] * power * (1 + 1e-9)) return steps[i] * power;
+    return 10 * power;
+}
+
+const char *fb_svg_number(double value, char text[32]) {
+    if (value < 1000 || value >= 1e15) {
+        snprintf(text, 32, "%g", value);
+    } else {
+        int64_t whole = (int64_t)value, unit = 1000;
+        while (whole / unit >= 1000) unit *= 1000;
+        int used = snprintf(text, 32, "%" PRId64, whole / unit);
+        for (; unit > 1; unit /= 1000)
+            used += snprintf(text + used, 32 - (size_t)used, ",%03" PRId64, whole % unit / (unit / 1000));
+    }
+    return text;
 }

@@ -26,4 +26,10 @@ void fb_svg_text(FILE *f, double x, double y, int size, const char *anchor, cons
 void fb_svg_line(FILE *f, double x1, double y1, double x2, double y2, const char *colour, double width,
                  const char *dash);
 
+/* The smallest number that is at least `least` and is 1, 2 or 5 times a power of ten: the step of an axis. */
+double fb_svg_round_above(double least);
+
+/* Formats a number as "12,345", or as short as possible. Returns `text`. */
+const char *fb_svg_number(double value, char text[32]);
+
 #endif

@@ -40,6 +40,14 @@ fb_status fb_bench_ratio(const double *a, const double *b, int64_t count, fb_spr
 fb_status fb_bench_progress(fb_progress_fn on_progress, void *user, int64_t done, int64_t total,
                             fb_error *err);
 
+/* ---- several sequences: prompts ---- */
+
+/* Fill their parts of the report. `session` has the options' capacity; ids [prompt]. */
+fb_status fb_bench_batch_cached(const fb_model *model, const fb_session_options *session, int32_t *ids,
+                                fb_bench_batch_report *report, fb_error *err);
+fb_status fb_bench_batch_arrival(const fb_model *model, const fb_session_options *session, const int32_t *ids,
+                                 int64_t arrival, fb_bench_batch_report *report, fb_error *err);
+
 /* ---- one stream ---- */
 
 /* The positions at which a stream is timed: `first` times powers of two (of four and so on, if these are too

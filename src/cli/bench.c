@@ -20,6 +20,9 @@ typedef struct bench_options {
     bool prompt_given, gen_given, reps_given, compare_given, fuse_given;
     bool ops, turns, json;
     const char *batch; /* numbers of sequences, with commas; NULL: fuses are compared */
+    const char *svg;
+    int64_t arrival;
+    bool arrival_given;
 } bench_options;
 
 /* ---- the command line ------------------------------------------------------------------------ */
@@ -44,6 +47,8 @@ static bool fits(const bench_options *o, int *status) {
         return fails(status, "--batch",
                      "not with --compare, --ops, --turns or --reps: steps of one set of fuses are timed");
     if (o->batch) return true;
+    if (o->arrival_given) return fails(status, "--arrival", "only with --batch");
+    if (o->svg) return fails(status, "--svg", "only with --batch");
     if (!o->stream.cache_given) {
         if (o->stream.sinks_given || o->stream.window_given)
             return fails(status, o->stream.sinks_given ? "--sinks" : "--window", "only with --cache");
@@ -87,6 +92,9 @@ static bool parse(const cli_command *command, int argc, char **argv, bench_optio
         {CLI_ROW('r', "reps", CLI_INT, &o->reps, "R", "repetitions, the variants in turns"),
          .range = {1, 1e5}, .given = &o->reps_given},
         {CLI_ROW(0, "batch", CLI_STRING, &o->batch, "N,N…", "sequences that decode at once, as 1,2,4,8")},
+        {CLI_ROW(0, "arrival", CLI_INT, &o->arrival, "N",
+                 "with --batch: a prompt of N tokens comes while an answer is written"),
+         .range = {1, 1e9}, .fallback = "none comes", .given = &o->arrival_given},
         {CLI_ROW(0, "ops", CLI_FLAG, &o->ops, NULL,
                  "each fuse alone against the operators that it replaces")},
         {CLI_ROW(0, "turns", CLI_FLAG, &o->turns, NULL,
@@ -95,11 +103,12 @@ static bool parse(const cli_command *command, int argc, char **argv, bench_optio
     const cli_option output[] = {
         {CLI_ROW(0, "json", CLI_FLAG, &o->json, NULL,
                  "one JSON object instead of the table, with all samples; of a stream, their percentiles")},
+        {CLI_ROW(0, "svg", CLI_STRING, &o->svg, "FILE", "a picture, with --batch")},
     };
     const cli_group groups[] = {{"what", what, sizeof what / sizeof *what},
                                 {"a stream", stream, CLI_MEMORY_ROWS},
                                 {"execution", execution, CLI_MODEL_ROWS + 1},
-                                {"output", output, 1}};
+                                {"output", output, 2}};
     cli_args args = {.command = command,
                      .notes = notes,
                      .groups = groups,
@@ -249,13 +258,14 @@ static int bench_batch(const bench_options *o, const fb_model *model, const char
     options.prompt = o->prompt;
     options.gen = o->gen;
     options.any_order = cli_model_any_order(&o->model);
+    options.arrival = o->arrival;
     cli_bench_setting setting = {.path = path,
                                  .model = model,
                                  .act = o->model.act,
                                  .kv = cli_model_kv(&o->model),
                                  .exact = o->model.exact,
                                  .busy = &busy};
-    return cli_bench_batch(model, &options, o->batch, &setting, o->json);
+    return cli_bench_batch(model, &options, o->batch, &setting, o->svg, o->json);
 }
 
 static int bench(const bench_options *o, const fb_model *model, const char *path) {
@@ -286,6 +296,7 @@ int cli_bench(const cli_command *command, int argc, char **argv) {
     char *path;
     int status;
     if (!parse(command, argc, argv, &options, &status)) return status;
+    if (options.svg && (status = cli_check_svg(options.svg)) != CLI_OK) return status;
     status = cli_model_open(options.model_name, &path, &model);
     if (status == CLI_OK)
         status = (options.batch                ? bench_batch

@@ -23,9 +23,9 @@ void cli_bench_ops_json(const cli_bench_setting *setting, const fb_bench_ops_rep
 int cli_bench_stream(const fb_model *model, fb_bench_stream_options *options,
                      const cli_bench_setting *setting, bool as_json);
 
-/* The same; `batches` is the list that the user gave. */
+/* The same; `batches` is the list that the user gave, `svg` the file of a picture, or NULL. */
 int cli_bench_batch(const fb_model *model, fb_bench_batch_options *options, const char *batches,
-                    const cli_bench_setting *setting, bool as_json);
+                    const cli_bench_setting *setting, const char *svg, bool as_json);
 
 /* What the reports share. "2 threads, avx2, act f32, kv f16\n" ends the line that says what was measured. */
 void cli_bench_print_run(const cli_bench_setting *setting, const char *isa, int32_t threads);

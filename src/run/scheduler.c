@@ -10,6 +10,7 @@
 #include "base/sized.h"
 #include "run/answer.h"
 #include "run/execution.h"
+#include "run/pace.h"
 
 #define MAX_SEQUENCES 1024
 #define MAX_TOKENS    ((int64_t)1 << 32)
@@ -18,8 +19,6 @@
 /* A request of priority p starts as if it had come p times this many requests earlier. So it overtakes those
  * before it, and none waits for ever. */
 #define PRIORITY_STEP 64
-/* Weight of the last step in the estimates of times. */
-#define LEARN 0.25
 
 /* An answer's part of a step. */
 typedef struct part {
@@ -43,8 +42,7 @@ struct fb_scheduler {
     fb_sequence **sequences;            /* [sequences] */
     float *logits;                      /* [sequences, vocab] */
     fb_choice *choices;                 /* [sequences]; NULL: the backend has none */
-    double *decode_seconds; /* [sequences + 1]: of a step that decodes so many answers and reads no prompt */
-    double row_seconds;     /* of a prompt's row in a step that also decodes */
+    fb_pace pace;                       /* how fast prompts are read while answers are written */
     fb_trace trace;
     /* Guarded by the lock: */
     pthread_mutex_t lock;
@@ -130,13 +128,13 @@ static fb_status take_memory(fb_scheduler *s, fb_error *err) {
     s->parts = malloc(n * sizeof *s->parts);
     s->sequences = malloc(n * sizeof *s->sequences);
     s->rows = malloc((size_t)s->options.rows * sizeof *s->rows);
-    s->decode_seconds = calloc(n + 1, sizeof *s->decode_seconds);
+    FB_TRY(fb_pace_open(s->options.sequences, s->options.rows, (double)s->options.stretch, &s->pace, err));
     s->logits = malloc(n * (size_t)s->vocab * sizeof *s->logits);
     if (s->execution->request.backend->chooses) {
         s->choices = calloc(n, sizeof *s->choices);
         if (!s->choices) return fb_fail_memory(err, "scheduler", (int64_t)(n * sizeof *s->choices));
     }
-    if (s->parts && s->sequences && s->rows && s->decode_seconds && s->logits) return FB_OK;
+    if (s->parts && s->sequences && s->rows && s->logits) return FB_OK;
     return fb_fail_memory(err, "scheduler", (int64_t)(n * (size_t)s->vocab * sizeof *s->logits));
 }
 
@@ -261,7 +259,7 @@ void fb_scheduler_free(fb_scheduler *s) {
     free(s->parts);
     free(s->sequences);
     free(s->rows);
-    free(s->decode_seconds);
+    fb_pace_close(&s->pace);
     free(s->logits);
     free(s->choices);
     free(s);
@@ -345,6 +343,14 @@ static void take_incoming(fb_scheduler *s) {
     for (; *s->incoming; s->incoming = &(*s->incoming)->next)
         insert(&s->waiting, &(*s->incoming)->answers[0]);
     pthread_mutex_unlock(&s->lock);
+}
+
+/* A callback may have submitted, also one of a request that ended without a step. */
+static bool has_incoming(fb_scheduler *s) {
+    pthread_mutex_lock(&s->lock);
+    bool has = *s->incoming != NULL;
+    pthread_mutex_unlock(&s->lock);
+    return has;
 }
 
 static void end_request(fb_scheduler *s, fb_submitted *r, fb_finish finish, const char *message) {
@@ -454,26 +460,26 @@ static void add_part(fb_scheduler *s, fb_answer_state *a, int64_t rows) {
     s->part_blocks += blocks;
 }
 
-/* How many rows of prompts a step may have besides `decodes` rows that decode. */
-static int64_t prompt_rows(const fb_scheduler *s, int64_t decodes) {
-    int64_t most = s->options.rows - decodes;
-    if (!decodes || s->options.stretch == 0) return most;
-    double seconds = s->decode_seconds[decodes];
-    if (seconds == 0) return 0; /* first see how long it takes alone */
-    double rows = s->row_seconds > 0 ? ((double)s->options.stretch - 1) * seconds / s->row_seconds : 4;
-    return rows < 1 ? 1 : rows < (double)most ? (int64_t)rows : most;
-}
-
-/* Starts the first waiting answer if there are a place and memory for all that it has to compute. */
-static fb_answer_state *admit(fb_scheduler *s, fb_error *err) {
-    fb_answer_state *a = s->waiting;
-    if (!a) return NULL;
-    int64_t needed = a->sample == 0 && a->count == a->request->prompt_count ? a->request->options.samples : 1;
-    if (places(s) + needed > s->options.sequences) return NULL;
-    if (enter_cache(s, a, err) != FB_OK) return NULL;
+/* Whether the memory for all that an answer has to compute is there. Its sequence is open. */
+static bool has_blocks(const fb_scheduler *s, const fb_answer_state *a) {
     int64_t free_blocks = fb_blocks_free(s->pool) - s->part_blocks;
     if (s->prefix) free_blocks += fb_prefix_idle(s->prefix) * frame_of(s)->groups;
-    if (fb_sequence_needs(&a->sequence, a->computed, a->count) > free_blocks) {
+    return fb_sequence_needs(&a->sequence, a->computed, a->count) <= free_blocks;
+}
+
+/* Starts the first waiting answer if there are a place and memory for it. Requests that cannot even get a
+ * table of blocks end: nothing says that they could later. */
+static fb_answer_state *admit(fb_scheduler *s) {
+    fb_error err;
+    fb_answer_state *a;
+    for (;; end_request(s, a->request, FB_FINISH_FAILED, err.message)) {
+        a = s->waiting;
+        if (!a) return NULL;
+        bool first = a->sample == 0 && a->count == a->request->prompt_count;
+        if (places(s) + (first ? a->request->options.samples : 1) > s->options.sequences) return NULL;
+        if (enter_cache(s, a, &err) == FB_OK) break;
+    }
+    if (!has_blocks(s, a)) {
         leave_cache(s, a);
         return NULL;
     }
@@ -499,7 +505,7 @@ static int64_t choose_parts(fb_scheduler *s) {
         if (pending(a) == 1) add_part(s, a, 1);
     int64_t decodes = 0;
     for (int64_t i = 0; i < s->part_count; i++) decodes += s->parts[i].answer != NULL;
-    int64_t left = prompt_rows(s, decodes);
+    int64_t left = fb_pace_rows(&s->pace, decodes);
     for (fb_answer_state *a = s->running; a && left > 0; a = next_running(s, a->order)) {
         if (pending(a) <= 1) continue;
         int64_t rows = pending(a) < left ? pending(a) : left;
@@ -507,7 +513,7 @@ static int64_t choose_parts(fb_scheduler *s) {
         left -= rows;
     }
     fb_answer_state *a;
-    while (left > 0 && (a = admit(s, NULL))) {
+    while (left > 0 && (a = admit(s))) {
         int64_t rows = pending(a) < left ? pending(a) : left;
         add_part(s, a, rows);
         left -= rows;
@@ -550,20 +556,6 @@ static fb_batch make_batch(fb_scheduler *s, part **wanted) {
         wanted[batch.wanted++] = &s->parts[i];
     }
     return batch;
-}
-
-static void learn(double *estimate, double seen) {
-    *estimate = *estimate == 0 ? seen : (1 - LEARN) * *estimate + LEARN * seen;
-}
-
-static void learn_times(fb_scheduler *s, int64_t decodes, int64_t rows, double seconds) {
-    if (!decodes) return;
-    double alone = s->decode_seconds[decodes];
-    if (rows == decodes)
-        learn(&s->decode_seconds[decodes], seconds);
-    else if (alone > 0)
-        learn(&s->row_seconds, seconds > alone * 1.01 ? (seconds - alone) / (double)(rows - decodes)
-                                                      : alone * 0.01 / (double)(rows - decodes));
 }
 
 /* The other answers of a request start from the prompt that answer 0 has read, and share its cache. */
@@ -618,7 +610,7 @@ static fb_status run(fb_scheduler *s, int64_t decodes, fb_error *err) {
                             err ? err->message : "a step failed");
         return status;
     }
-    learn_times(s, decodes, batch.count, seconds);
+    fb_pace_learn(&s->pace, decodes, batch.count - decodes, seconds);
     for (int64_t i = 0; i < s->part_count; i++) {
         if (!s->parts[i].answer) continue;
         s->parts[i].answer->computed += s->parts[i].rows;
@@ -637,9 +629,9 @@ fb_status fb_scheduler_step(fb_scheduler *s, bool *busy, fb_error *err) {
     int64_t decodes = choose_parts(s);
     int64_t parts = 0;
     for (int64_t i = 0; i < s->part_count; i++) parts += s->parts[i].answer != NULL;
-    *busy = parts > 0;
     fb_status status = parts ? run(s, decodes, err) : FB_OK;
     sweep(s);
     count_stats(s, 0, 0, 0);
+    *busy = parts > 0 || has_incoming(s);
     return status;
 }

@@ -69,16 +69,7 @@ static double point(const plot *p, int32_t curve, int64_t at, double *middle) {
 
 /* ---- axes ---- */
 
-/* The smallest number that is at least `least` and is 1, 2 or 5 times a power of ten. */
-static double round_above(double least) {
-    double power = pow(10, floor(log10(least)));
-    const double steps[] = {1, 2, 5};
-    for (int i = 0; i < 3; i++)
-        if (least <= steps[i] * power * (1 + 1e-9)) return steps[i] * power;
-    return 10 * power;
-}
-
-/* The largest such number that is at most `most`. */
+/* The largest number that is at most `most` and is 1, 2 or 5 times a power of ten. */
 static double round_below(double most) {
     double power = pow(10, floor(log10(most)));
     return (most >= 5 * power ? 5 : most >= 2 * power ? 2 : 1) * power;
@@ -101,25 +92,11 @@ static void find_range(plot *p) {
         p->y_min = log10(round_below(low));
         p->y_max = log10(high) + 0.05;
     } else {
-        double step = round_above((high - low < 0.1 * high ? 0.1 * high : high - low) / 5);
+        double step = fb_svg_round_above((high - low < 0.1 * high ? 0.1 * high : high - low) / 5);
         p->y_min = floor(low / step) * step;
         p->y_max = ceil(high / step) * step;
         if (p->y_max - p->y_min < step) p->y_max = p->y_min + step;
     }
-}
-
-/* Formats a number as "12,345", or as short as possible. */
-static const char *number(double value, char text[32]) {
-    if (value < 1000 || value >= 1e15) {
-        snprintf(text, 32, "%g", value);
-    } else {
-        int64_t whole = (int64_t)value, unit = 1000;
-        while (whole / unit >= 1000) unit *= 1000;
-        int used = snprintf(text, 32, "%" PRId64, whole / unit);
-        for (; unit > 1; unit /= 1000)
-            used += snprintf(text + used, 32 - (size_t)used, ",%03" PRId64, whole % unit / (unit / 1000));
-    }
-    return text;
 }
 
 static void draw_y_tick(const plot *p, double value) {
@@ -127,13 +104,13 @@ static void draw_y_tick(const plot *p, double value) {
     double y = plot_y(p, value);
     if (y > p->bottom + 0.5 || y < p->top - 0.5) return;
     fb_svg_line(p->f, p->left, y, p->right, y, FB_SVG_LINE, 1, NULL);
-    fb_svg_text(p->f, p->left - 8, y + 4, 12, "end", FB_SVG_GREY, number(value, text));
+    fb_svg_text(p->f, p->left - 8, y + 4, 12, "end", FB_SVG_GREY, fb_svg_number(value, text));
 }
 
 /* Over three decades, ticks at 1, 2 and 5 would be too dense; over many, even powers of ten would be. */
 static void draw_y_axis(const plot *p) {
     if (!p->logarithmic) {
-        double step = round_above((p->y_max - p->y_min) / 6);
+        double step = fb_svg_round_above((p->y_max - p->y_min) / 6);
         for (double i = ceil(p->y_min / step - 1e-9); i * step <= p->y_max * (1 + 1e-9); i++)
             draw_y_tick(p, i * step);
         return;
@@ -150,10 +127,10 @@ static void draw_y_axis(const plot *p) {
 static void draw_axes(const plot *p) {
     char text[64];
     draw_y_axis(p);
-    double step = round_above(fmax(p->x_max / 8, 1));
+    double step = fb_svg_round_above(fmax(p->x_max / 8, 1));
     for (double x = 0; x <= p->x_max; x += step) {
         fb_svg_line(p->f, plot_x(p, x), p->bottom, plot_x(p, x), p->bottom + 4, FB_SVG_GREY, 1, NULL);
-        fb_svg_text(p->f, plot_x(p, x), p->bottom + 19, 12, "middle", FB_SVG_GREY, number(x, text));
+        fb_svg_text(p->f, plot_x(p, x), p->bottom + 19, 12, "middle", FB_SVG_GREY, fb_svg_number(x, text));
     }
     fb_svg_line(p->f, p->left, p->bottom, p->right, p->bottom, FB_SVG_GREY, 1, NULL);
     fb_svg_text(p->f, (p->left + p->right) / 2, p->bottom + 40, 13, "middle", FB_SVG_INK,
@@ -163,7 +140,7 @@ static void draw_axes(const plot *p) {
     if (context > p->x_max) return;
     char digits[32];
     double x = plot_x(p, context), middle = (p->left + p->right) / 2;
-    snprintf(text, sizeof text, "trained on %s tokens", number(context, digits));
+    snprintf(text, sizeof text, "trained on %s tokens", fb_svg_number(context, digits));
     fb_svg_line(p->f, x, p->top - 8, x, p->bottom, FB_SVG_INK, 1, "4 4");
     fb_svg_text(p->f, x, p->top - 12, 12, x < middle ? "start" : "end", FB_SVG_INK, text);
 }
@@ -221,7 +198,8 @@ static void draw_label(const plot *p, const label *l) {
     if (all < 1000)
         snprintf(text, sizeof text, "all of the text: %.2f", all);
     else
-        snprintf(text, sizeof text, "all of the text: %s", isfinite(all) ? number(round(all), digits) : "∞");
+        snprintf(text, sizeof text, "all of the text: %s",
+                 isfinite(all) ? fb_svg_number(round(all), digits) : "∞");
     fb_svg_text(p->f, x, l->y + 19, 11, "start", FB_SVG_GREY, text);
 }
 
@@ -247,10 +225,10 @@ static void draw(FILE *f, const void *report) {
     find_range(&p);
     fb_svg_begin(f, WIDTH, HEIGHT);
     snprintf(text, sizeof text, "One text of %s tokens, read from beginning to end",
-             number((double)r->tokens, digits));
+             fb_svg_number((double)r->tokens, digits));
     fb_svg_text(f, 30, 36, 20, "start", FB_SVG_INK, text);
     snprintf(text, sizeof text, "how well each token was foreseen, %s tokens a point; lower is better",
-             number(fmin((double)(r->every * p.together), (double)r->tokens), digits));
+             fb_svg_number(fmin((double)(r->every * p.together), (double)r->tokens), digits));
     fb_svg_text(f, 30, 58, 13, "start", FB_SVG_GREY, text);
     draw_axes(&p);
     draw_curves(&p);

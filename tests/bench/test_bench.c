@@ -251,6 +251,75 @@ static void ops_count_what_is_replaced(void **state) {
     fb_model_free(model);
 }
 
+/* ---- the picture of batches ---- */
+
+static int count_of(const char *svg, const char *words) {
+    int count = 0;
+    for (const char *c = svg; (c = strstr(c, words)); c++) count++;
+    return count;
+}
+
+/* The numbers of sequences come in any order, the curves from left to right. */
+static char *draw_batches(const char *dir, const int64_t *sequences, int64_t count, int64_t any_order,
+                          double milliseconds) {
+    fb_bench_batch_line lines[16], *pointers[16];
+    fb_bench_batch_report r = {
+        .isa = "a<b", .threads = 1, .line_count = count, .lines = pointers, .any_order = any_order};
+    for (int64_t i = 0; i < count; i++) {
+        double t = milliseconds * 1e-3 * (double)(sequences[i] + 1);
+        lines[i] = (fb_bench_batch_line){.sequences = sequences[i],
+                                         .step = {.median = t, .p10 = t * 0.9, .p90 = t * 30},
+                                         .floor = t * 0.3,
+                                         .any_order = {.median = t * 0.8}};
+        pointers[i] = &lines[i];
+    }
+    char *path = fbt_format("%s/x.svg", dir);
+    fb_error err;
+    assert_ok(fb_bench_batch_svg(&r, path, &err), &err);
+    size_t size;
+    char *svg = fbt_file_read(path, &size);
+    svg = realloc(svg, size + 1);
+    assert_non_null(svg);
+    svg[size] = '\0';
+    free(path);
+    return svg;
+}
+
+static void batch_pictures(void **state) {
+    (void)state;
+    static const int64_t up[] = {1, 2, 4, 8}, down[] = {8, 4, 2, 1}, one[] = {3},
+                         many[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 1024};
+    static const struct {
+        const int64_t *sequences;
+        int64_t count, any_order;
+        double milliseconds;
+        int paths;
+    } cases[] = {{up, 4, 0, 0.1, 3}, {up, 4, 1, 1234, 4}, {one, 1, 1, 1, 4}, {many, 16, 0, 1e-3, 3}};
+    char *dir = fbt_dir_create();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *svg =
+            draw_batches(dir, cases[i].sequences, cases[i].count, cases[i].any_order, cases[i].milliseconds);
+        assert_int_equal(count_of(svg, "nan") + count_of(svg, "inf"), 0);
+        assert_int_equal(count_of(svg, "<path "), cases[i].paths);
+        /* Points, and lines between them. */
+        assert_int_equal(count_of(svg, "<circle "), (cases[i].paths - 1) * cases[i].count);
+        assert_int_equal(count_of(svg, "L"), cases[i].paths * (cases[i].count - 1));
+        assert_int_equal(count_of(svg, ">with --invariant off<"), cases[i].any_order);
+        assert_int_equal(count_of(svg, ", 1 thread, a&lt;b; "), 1);
+        assert_int_equal(count_of(svg, "=\"-"), 0); /* all inside the page */
+        assert_string_equal(svg + strlen(svg) - 7, "</svg>\n");
+        free(svg);
+    }
+    char *rising = draw_batches(dir, up, 4, 0, 1), *falling = draw_batches(dir, down, 4, 0, 1);
+    assert_string_equal(rising, falling);
+    free(rising);
+    free(falling);
+    fb_bench_batch_report none = {.lines = NULL};
+    fb_error err;
+    assert_refused(fb_bench_batch_svg(&none, dir, &err), FB_ERROR_USAGE, &err, "batches: 0 lines|1 to");
+    fbt_dir_remove(dir);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ids_are_the_same_every_time),
@@ -262,6 +331,7 @@ int main(void) {
         cmocka_unit_test(bad_options),
         cmocka_unit_test(ops_are_those_that_apply),
         cmocka_unit_test(ops_count_what_is_replaced),
+        cmocka_unit_test(batch_pictures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

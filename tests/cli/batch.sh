@@ -60,11 +60,54 @@ refuses "without end" 2 '--batch: with --stream ' run -p a --batch 2 --stream
 
 # ---- bench --batch
 succeeds "bench" bench --batch 1,3 -p 8 -n 6
-matches "a line a batch" "$work/out" '^3 +[0-9.]+ \('
-succeeds "bench, JSON" bench --batch 2 -p 8 -n 6 --json
-is "bench: sequences" "$(jq -c '[.lines[].sequences]' "$work/out")" '[2]'
+matches "a line a batch: step, floor, tokens/s in all and each, against the first, GB/s" "$work/out" \
+    '^3 +[0-9.]+ \([0-9.]+ to [0-9.]+\) +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+x +[0-9.]+$'
+holds "on the CPU the promise costs nothing" test -z "$(grep invariant "$work/out")"
+succeeds "bench, JSON" bench --batch 2,1 -p 8 -n 6 --json
+is "bench: sequences" "$(jq -c '[.lines[].sequences]' "$work/out")" '[2,1]'
+holds "bench: tokens/s in all are those of each" \
+    jq -e 'all(.lines[]; (.tokens_per_second / .tokens_per_second_each / .sequences - 1 | fabs) < 1e-6)' "$work/out"
+holds "bench: the floor is that of more bytes with more sequences" \
+    jq -e '.lines[0] as $two | .lines[1] as $one | $one.floor_ms > 0 and $two.read_bytes > $one.read_bytes' "$work/out"
+is "bench: no step in any order" "$(jq -c '[.lines[] | has("any_order_step_ms")] | unique' "$work/out")" '[false]'
+succeeds "bench, a picture" bench --batch 1,2 -p 8 -n 6 --svg "$work/b.svg" --json
+holds "bench, a picture: JSON, too" jq -e .ok "$work/out"
+holds "bench, a picture: well formed" xmllint --noout "$work/b.svg"
+is "bench, a picture: nothing from elsewhere" "$(grep -cE 'href|url\(|<script|<style|nan|inf' "$work/b.svg")" 0
+refuses "a picture nowhere" 2 '/nothing/x.svg: No such file' bench nothing-here --batch 1 --svg /nothing/x.svg
+refuses "a picture of nothing" 2 '--svg \(only with --batch\)$' bench --svg "$work/b.svg"
+[ ! -w /dev/full ] || refuses "a picture on a full device" 1 '/dev/full: No space left' bench --batch 1 -p 8 -n 6 --svg /dev/full
+succeeds "bench, a cached prompt" bench --batch 1 -p 450 -n 4 --json
+holds "bench, a cached prompt: 13 of 14 blocks, the same bits" jq -e '.cached_prompt | .tokens == 416 and .same_bits' "$work/out"
+holds "bench, a cached prompt: sooner" jq -e '.cached_prompt.ratio > 1' "$work/out"
+succeeds "bench, a short prompt" bench --batch 1 -p 319 -n 4 --json
+is "bench, a short prompt: cannot be cached to 90%" "$(jq 'has("cached_prompt")' "$work/out")" false
+cp -r $goldens/mistral-window "$work/window"
+sed -i 's/"max_position_embeddings": 128/"max_position_embeddings": 1024/' "$work/window/config.json"
+succeeds "bench, no prefix cache" bench "$work/window" --batch 1 -p 330 -n 4 --json
+is "bench, no prefix cache: not timed" "$(jq 'has("cached_prompt")' "$work/out")" false
+succeeds "bench, an arrival" bench --batch 1 -p 8 -n 20 --arrival 300
+matches "bench, an arrival: from token to token" "$work/out" '^  meanwhile +[0-9.]+ +[0-9.]+ +[0-9.]+  \([0-9.]+x, [0-9.]+x, [0-9.]+x\)$'
+succeeds "bench, an arrival, JSON" bench --batch 1 -p 8 -n 20 --arrival 300 --json
+holds "bench, an arrival, JSON: its steps" jq -e '.arrival | .tokens == 300 and .before_ms.count == 20 and .during_ms.count > 0 and
+    .during_ms.median <= .during_ms.p99 and .during_ms.p99 <= .during_ms.max' "$work/out"
+refuses "bench, an arrival beyond the context" 2 "arrival: 500 tokens \(0 to 484: the model's context is 512, less prompt and gen\)\$" \
+    bench --batch 1 -p 8 -n 20 --arrival 500
+refuses "bench, --arrival 0" 2 '--arrival: 0 \(1 to ' bench --batch 1 --arrival 0
+refuses "bench, an arrival alone" 2 '--arrival \(only with --batch\)$' bench --arrival 5
 for list in "" 0 1,,2 x 1,2x 2000; do
     refuses "--batch '$list'" 2 '--batch: ".*" \((numbers from 1 to 1024, as 1,2,4,8|not empty)' bench --batch "$list"
 done
 refuses "with --ops" 2 '--batch \(not with --compare, --ops' bench --batch 2 --ops
+
+# ---- a GPU, emulated: each step is also timed without the promise
+library=$(dirname "$FUSEBOX")/tests/libfusebox_cuda_emulated.so
+[ -f "$library" ] || finish
+export FUSEBOX_CUDA_LIBRARY=$library
+succeeds "cuda: bench" bench $goldens/gpt2 --backend cuda --batch 2 -p 4 -n 4
+matches "cuda: with the promise and without" "$work/out" '^2 +[0-9.]+ \([0-9.]+ to [0-9.]+\) +[0-9.]+ \([0-9.]+ to [0-9.]+\) +[0-9.]+ '
+succeeds "cuda: bench, JSON" bench $goldens/gpt2 --backend cuda --batch 2 -p 4 -n 4 --json
+holds "cuda: bench, JSON: in any order" jq -e '.lines[0].any_order_step_ms.median > 0' "$work/out"
+succeeds "cuda: bench, without it" bench $goldens/gpt2 --backend cuda --batch 2 -p 4 -n 4 --invariant off --json
+holds "cuda: bench, without it: once" jq -e '.lines[0] | has("any_order_step_ms") | not' "$work/out"
 finish

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/status.h"
+#include "fusebox_batch.h"
 #include "support/support.h"
 
 #define TOKENS 5
@@ -231,6 +232,79 @@ static fb_status try_quantize(stage *s, fb_error *err) {
     return status;
 }
 
+/* What a request's callback heard. */
+typedef struct heard {
+    int32_t tokens[TOKENS];
+    int64_t count;
+    int ends;
+    fb_finish finish;
+    char message[256];
+} heard;
+
+static bool listen(void *user, const fb_answer *a) {
+    heard *h = user;
+    assert_int_equal(h->ends, 0);
+    if (a->finish == FB_FINISH_NONE && a->token >= 0) h->tokens[h->count++] = a->token;
+    h->ends += a->finish != FB_FINISH_NONE;
+    h->finish = a->finish;
+    if (a->message) snprintf(h->message, sizeof h->message, "%s", a->message);
+    return true;
+}
+
+static fb_status submit_to(fb_scheduler *scheduler, int64_t prompt, heard *to, fb_error *err) {
+    fb_request_options o = {.size = sizeof o};
+    fb_request_options_default(&o);
+    o.prompt = ids;
+    o.prompt_count = prompt;
+    o.max_tokens = TOKENS;
+    o.past_end = true;
+    o.on_answer = listen;
+    o.user = to;
+    return fb_scheduler_submit(scheduler, &o, NULL, err);
+}
+
+/* Every request that was taken ends, with all its tokens or with a message. */
+static fb_status answer_two(fb_scheduler *scheduler, fb_error *err) {
+    static int32_t wanted[2][TOKENS];
+    static bool known;
+    heard to[2] = {{.ends = 0}};
+    fb_status status = FB_OK;
+    bool taken[2];
+    for (int i = 0; i < 2; i++) {
+        fb_status submitted = submit_to(scheduler, TOKENS - i, &to[i], err);
+        taken[i] = submitted == FB_OK;
+        if (!taken[i]) status = submitted;
+    }
+    for (bool busy = true; busy;) {
+        fb_status step = fb_scheduler_step(scheduler, &busy, err);
+        if (step != FB_OK) status = step;
+    }
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(to[i].ends, taken[i]);
+        if (!taken[i]) continue;
+        if (to[i].finish == FB_FINISH_FAILED) {
+            status = fb_fail(err, FB_ERROR_MEMORY, "%s", to[i].message);
+            continue;
+        }
+        assert_int_equal(to[i].finish, FB_FINISH_LENGTH);
+        if (known) assert_memory_equal(to[i].tokens, wanted[i], sizeof wanted[i]);
+        memcpy(wanted[i], to[i].tokens, sizeof wanted[i]);
+    }
+    known = true;
+    return status;
+}
+
+/* The same scheduler answers once more, after whatever failed. */
+static fb_status try_scheduler(stage *s, fb_error *err) {
+    fb_scheduler *scheduler;
+    fb_error ignored;
+    FB_TRY(fb_scheduler_create(s->model, &s->options, NULL, &scheduler, err));
+    fb_status status = answer_two(scheduler, err);
+    if (status != FB_OK) assert_ok(answer_two(scheduler, &ignored), &ignored);
+    fb_scheduler_free(scheduler);
+    return status;
+}
+
 /* ---- the loop ------------------------------------------------------------------------------------------ */
 
 static stage stages[1];
@@ -323,9 +397,9 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        ATTEMPT(try_model),  ATTEMPT(try_gguf),          ATTEMPT(try_shards), ATTEMPT(try_session),
-        ATTEMPT(try_fork),   ATTEMPT(try_first_session), ATTEMPT(try_text),   ATTEMPT(try_quantize),
-        ATTEMPT(try_greedy), ATTEMPT(try_chat),
+        ATTEMPT(try_model),  ATTEMPT(try_gguf),          ATTEMPT(try_shards),    ATTEMPT(try_session),
+        ATTEMPT(try_fork),   ATTEMPT(try_first_session), ATTEMPT(try_text),      ATTEMPT(try_quantize),
+        ATTEMPT(try_greedy), ATTEMPT(try_chat),          ATTEMPT(try_scheduler),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -313,6 +313,70 @@ typedef struct canceller {
     uint64_t id;
 } canceller;
 
+/* However little longer a step may get, a prompt is read by four rows a step or more. A few steps in between
+ * have none, to time them. */
+static void a_prompt_goes_on_while_others_decode(void **state) {
+    (void)state;
+    enum { LONG = 400, GEN = 200 };
+    fb_scheduler_options options;
+    fb_scheduler_options_default(&options);
+    options.stretch = 1;
+    fb_scheduler *s = scheduler_of(story, &options);
+    int32_t first[8] = {5, 6, 7, 8, 9, 10, 11, 12}, prompt[LONG], wanted[4];
+    heard stream = {.count = 0}, late = {.count = 0};
+    fb_sampler_options sampling = greedy();
+    fb_scheduler_stats before, after;
+    bool busy = true;
+    fb_error err;
+    for (int i = 0; i < LONG; i++) prompt[i] = 100 + i % 300;
+    fb_request_options a = request_of(first, 8, GEN, &stream), b = request_of(prompt, LONG, 4, &late);
+    submit(s, &a);
+    while (stream.count < 3) assert_ok(fb_scheduler_step(s, &busy, &err), &err);
+    fb_scheduler_get_stats(s, &before);
+    submit(s, &b);
+    while (late.count < 1) assert_ok(fb_scheduler_step(s, &busy, &err), &err);
+    fb_scheduler_get_stats(s, &after);
+    assert_in_range(after.steps - before.steps, 2, LONG / 4 + 8);
+    assert_int_equal(stream.count - 3,
+                     after.steps - before.steps); /* each of them had a token for the stream */
+    run(s);
+    alone(story, prompt, LONG, 4, &sampling, wanted);
+    assert_memory_equal(late.tokens, wanted, sizeof wanted);
+    fb_scheduler_free(s);
+}
+
+/* A request whose end submits another one. */
+typedef struct relay {
+    fb_scheduler *scheduler;
+    fb_request_options next;
+    int ends;
+} relay;
+
+static bool pass_on(void *user, const fb_answer *a) {
+    relay *r = user;
+    if (a->finish == FB_FINISH_NONE) return true;
+    r->ends++;
+    submit(r->scheduler, &r->next);
+    return true;
+}
+
+/* There is something to do, although the step itself had no rows. */
+static void submitted_by_the_last_end(void **state) {
+    (void)state;
+    fb_scheduler *s = scheduler_of(golden, NULL);
+    int32_t prompt[20] = {1, 2, 3};
+    heard last = {.count = 0};
+    relay to = {.scheduler = s, .next = request_of(prompt, 20, 4, &last)};
+    fb_request_options o = request_of(prompt, 20, 40, NULL);
+    o.on_answer = pass_on;
+    o.user = &to;
+    fb_scheduler_cancel(s, submit(s, &o));
+    run(s);
+    assert_int_equal(to.ends, 1);
+    assert_int_equal(last.finish, FB_FINISH_LENGTH);
+    fb_scheduler_free(s);
+}
+
 static void *cancel_soon(void *arg) {
     canceller *c = arg;
     fb_scheduler_cancel(c->scheduler, c->id);
@@ -450,7 +514,9 @@ int main(void) {
         cmocka_unit_test(prefixes),
         cmocka_unit_test(memory_is_short),
         cmocka_unit_test(stop_texts_and_ends),
+        cmocka_unit_test(a_prompt_goes_on_while_others_decode),
         cmocka_unit_test(cancels),
+        cmocka_unit_test(submitted_by_the_last_end),
         cmocka_unit_test(priorities),
         cmocka_unit_test(refusals),
     };
