@@ -12,6 +12,7 @@ include mk/build.mk
 include mk/cuda.mk
 include mk/check.mk
 include mk/python.mk
+include mk/arm.mk
 
 .PHONY: all run install help
 all: $(CLI) $(LIB_STATIC) $(LIB_SHARED) $(LIB_CUDA) $(PKGCONFIG) $(MAN)

@@ -44,8 +44,9 @@ ARCH := $(shell uname -m)
 ifeq ($(ARCH),x86_64)
 ISAS := portable avx2 $(if $(INSTRUMENTED),,avxvnni) $(if $(TSAN),,avx512 avx512vnni)
 # Under ThreadSanitizer the AVX-512 kernels, a third of its build, are those of AVX2: what threads share is the same.
-# So it is with those of AVX-VNNI in all instrumented builds: they differ by one instruction.
-ISA_ALIASES := $(foreach isa,$(if $(INSTRUMENTED),avxvnni) $(if $(TSAN),avx512 avx512vnni),$(foreach table,kernels screen,-Wl$(comma)--defsym=fb_cpu_$(table)_$(isa)=fb_cpu_$(table)_avx2))
+# No instrumented build has those of AVX-VNNI, which differ from AVX2's by one instruction.
+ISA_ALIASES := $(if $(TSAN),$(foreach isa,avx512 avx512vnni,$(foreach table,kernels screen,-Wl$(comma)--defsym=fb_cpu_$(table)_$(isa)=fb_cpu_$(table)_avx2)))
+$(BUILD)/obj/backend/cpu/host/isa.o: CFLAGS_ALL += $(if $(INSTRUMENTED),-DFB_WITHOUT_AVXVNNI)
 else ifeq ($(ARCH),aarch64)
 ISAS := portable neon dotprod
 else

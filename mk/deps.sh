@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that are missing, as root or through sudo. Usage: mk/deps.sh build|test|python
+# Installs the Debian packages that are missing, as root or through sudo. Usage: mk/deps.sh build|test|python|arm
 set -eu
 
 need=()
@@ -57,6 +57,19 @@ if [ "${1:-build}" = test ]; then
     want libxml2-utils xmllint --version
     want mandoc command -v mandoc
     want clang clang --version
+fi
+if [ "${1:-build}" = arm ]; then
+    # A cross compiler, an emulator, and the libraries for the other architecture.
+    dpkg --print-foreign-architectures | grep -qx arm64 || {
+        [ "$(id -u)" -eq 0 ] || { echo "fusebox: run as root: dpkg --add-architecture arm64" >&2; exit 2; }
+        dpkg --add-architecture arm64 && apt-get update >"$log" 2>&1
+    }
+    want gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc --version
+    want libc6-dev-arm64-cross test -d /usr/aarch64-linux-gnu/include
+    want qemu-user qemu-aarch64 --version
+    for package in libpcre2-dev libutf8proc-dev libcmocka-dev libedit-dev; do
+        want $package:arm64 dpkg -s $package:arm64
+    done
 fi
 if [ "${1:-build}" = python ]; then
     want python3 python3 --version

@@ -43,8 +43,10 @@ static void test_there_and_back(void **state) {
     fbt_random random = fbt_random_start(43);
     FOR_QUANTISED(dtype)
     for (size_t r = 0; r < sizeof row_counts / sizeof *row_counts; r++)
-        for (size_t c = 0; c < sizeof block_counts / sizeof *block_counts; c++)
+        for (size_t c = 0; c < sizeof block_counts / sizeof *block_counts; c++) {
+            if (fbt_passes_over(5)) continue;
             check(&random, dtype, row_counts[r], block_counts[c] * fb_dtype_block(dtype));
+        }
 }
 
 /* Bits [from, from + bits) of a byte. */

@@ -109,6 +109,7 @@ static void blocks_of_32(void **state) {
         for (int dtype = FB_Q8_0; dtype <= FB_Q5_1; dtype++) {
             /* One of the other types a model. */
             if (dtype > FB_Q4_0 && (size_t)(dtype - FB_Q4_1) != i % 3) continue;
+            if (fbt_passes_over(3)) continue;
             int64_t quantizes = models[i].quantizes;
             fb_fusion_options o = {.size = sizeof o, .threads = 2, .act = FB_F32, .fuse = "auto"};
             prove(models[i].path, (fb_dtype)dtype, EVERYWHERE, &o, quantizes, &random);
@@ -141,6 +142,7 @@ static void blocks_of_256(void **state) {
     static const fb_dtype types[] = {FB_Q4_K, FB_Q5_K, FB_Q6_K, FB_Q2_K, FB_Q3_K, FB_IQ4_XS};
     for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
         fb_fusion_options o = {.size = sizeof o, .threads = 2, .act = FB_F32, .fuse = "auto"};
+        if (fbt_passes_over(5)) continue;
         prove(FBT_GOLDENS "/neox-parallel", types[t], EVERYWHERE, &o, 1,
               &random); /* its down projection only */
     }

@@ -16,10 +16,12 @@ static bool has_f16c(void) {
 static bool has_avx2(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 }
+#ifndef FB_WITHOUT_AVXVNNI
 static bool has_avxvnni(void) {
     unsigned a, b, c, d;
     return has_avx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4);
 }
+#endif
 static bool has_avx512(void) {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
@@ -39,7 +41,9 @@ const fb_isa fb_isa_table[] = {
 #ifdef __x86_64__
     {"avx512vnni", fb_cpu_kernels_avx512vnni, fb_cpu_screen_avx512vnni, has_avx512vnni},
     {"avx512", fb_cpu_kernels_avx512, fb_cpu_screen_avx512, has_avx512},
+#ifndef FB_WITHOUT_AVXVNNI
     {"avxvnni", fb_cpu_kernels_avxvnni, fb_cpu_screen_avxvnni, has_avxvnni},
+#endif
     {"avx2", fb_cpu_kernels_avx2, fb_cpu_screen_avx2, has_avx2},
 #elif defined __aarch64__
     {"dotprod", fb_cpu_kernels_dotprod, fb_cpu_screen_dotprod, has_dotprod},
