@@ -90,21 +90,34 @@ FB_INLINE vi nibbles_end(vi sum) { return sum; }
 #define PACKED_NEAR 4096
 #define PACKED_FAR  16384
 
+/* What a tile prefetches while it runs through the blocks of a group. One row: the two distances. Several
+ * rows: the next group into L2. There are `share` tiles on the same weights; each fetches one cache line of
+ * `share`, beginning with line `first`, so that reading from memory takes as long as multiplying. On two
+ * cores of a Zen 5 this made 16 rows 1.3 (Q4_0) to 2.1 times (Q8_0) as fast. */
+typedef struct packed_ahead {
+    bool distances;
+    int64_t first, share;
+} packed_ahead;
+
 /* sum[m * ldsum + n] for `ms` rows of x (`ldx` blocks apart) and vectors `first` … of a group's 16 outputs.
- * `fetch`: prefetch the weights that follow. */
-FB_INLINE void packed_tile(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_t ldx, int64_t blocks, int ms,
-                           int first, int parts, const bool fetch, float *sum, int64_t ldsum) {
+ */
+FB_INLINE void packed_tile(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_t ldx, int64_t blocks,
+                           const int ms, int first, int parts, packed_ahead ahead, float *sum,
+                           int64_t ldsum) {
+    const uint8_t *next = w + blocks * packed_block(wt);
     vf acc[PACKED_M][PARTS];
     for (int m = 0; m < ms; m++)
         for (int p = 0; p < parts; p++) acc[m][p] = vf_set1(0);
-    for (int64_t b = 0; b < blocks; b++, w += packed_block(wt)) {
+    for (int64_t b = 0; b < blocks; b++, w += packed_block(wt), next += packed_block(wt)) {
         vi dot[PACKED_M][PARTS];
         for (int m = 0; m < ms; m++)
             for (int p = 0; p < parts; p++) dot[m][p] = (vi){0};
-        for (int i = 0; fetch && i < packed_block(wt); i += 64) {
+        for (int i = 0; ahead.distances && i < packed_block(wt); i += 64) {
             __builtin_prefetch(w + PACKED_NEAR + i, 0, 3);
             __builtin_prefetch(w + PACKED_FAR + i, 0, 2);
         }
+        for (int64_t i = 64 * ahead.first; ms > 1 && i < packed_block(wt); i += 64 * ahead.share)
+            __builtin_prefetch(next + i, 0, 2);
         for (int j = 0; j < (wt == FB_Q4_0 ? 4 : 8); j++)
             for (int p = 0; p < parts; p++) {
                 vi v = vi_load(w + 32 + 64 * j + (first + p) * VW * 4);
@@ -136,29 +149,44 @@ FB_INLINE void packed_tile(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_
 /* All 16 outputs of a group. A single row uses all vectors at once, so that the weights are read once. More
  * rows need too many registers for that; they take the vectors one by one. */
 FB_VARIANTS void packed_rows(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_t ldx, int64_t blocks,
-                             int ms, bool zen, float *sum, int64_t ldsum) {
-    if (ms > 1)
-        for (int p = 0; p < PARTS; p++) packed_tile(wt, w, x, ldx, blocks, ms, p, 1, false, sum, ldsum);
-    else if (zen)
-        packed_tile(wt, w, x, ldx, blocks, 1, 0, PARTS, false, sum, ldsum);
-    else
-        packed_tile(wt, w, x, ldx, blocks, 1, 0, PARTS, true, sum, ldsum);
+                             const int ms, packed_ahead ahead, float *sum, int64_t ldsum) {
+    if (ms > 1) {
+        for (int p = 0; p < PARTS; p++)
+            packed_tile(wt, w, x, ldx, blocks, ms, p, 1,
+                        (packed_ahead){false, ahead.first * PARTS + p, ahead.share * PARTS}, sum, ldsum);
+    } else if (ahead.distances) {
+        packed_tile(wt, w, x, ldx, blocks, 1, 0, PARTS, (packed_ahead){.distances = true}, sum, ldsum);
+    } else {
+        packed_tile(wt, w, x, ldx, blocks, 1, 0, PARTS, (packed_ahead){.distances = false}, sum, ldsum);
+    }
 }
 
 /* sum[m * ldsum + n] for `rows` rows and the 16 * `groups` outputs that start at w. */
 FB_VARIANTS void packed_sums(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_t ldx, int64_t blocks,
                              int64_t rows, int64_t groups, float *sum, int64_t ldsum) {
     const bool zen = on_zen();
-    for (int64_t g = 0; g < groups; g++, w += blocks * packed_block(wt), sum += FB_PACK_ROWS) {
-        int64_t m = 0;
-        for (; m + PACKED_M <= rows; m += PACKED_M)
-            packed_rows(wt, w, x + m * ldx, ldx, blocks, PACKED_M, zen, sum + m * ldsum, ldsum);
-        if (m + PACKED_M / 2 <= rows) {
-            packed_rows(wt, w, x + m * ldx, ldx, blocks, PACKED_M / 2, zen, sum + m * ldsum, ldsum);
-            m += PACKED_M / 2;
+    /* Tiles of nearly the same number of rows: each reads all weights, so a small one costs as much. */
+    int64_t share = (rows + PACKED_M - 1) / PACKED_M, most = (rows + share - 1) / share;
+    for (int64_t g = 0; g < groups; g++, w += blocks * packed_block(wt), sum += FB_PACK_ROWS)
+        for (int64_t m = 0; m < rows; m += most) {
+            packed_ahead ahead = {!zen, m / most, share};
+#define ROWS(count)                                                                                          \
+    case count:                                                                                              \
+        packed_rows(wt, w, x + m * ldx, ldx, blocks, count <= PACKED_M ? count : 1, ahead, sum + m * ldsum,  \
+                    ldsum);                                                                                  \
+        break;
+            switch (rows - m < most ? rows - m : most) {
+                ROWS(1)
+                ROWS(2)
+                ROWS(3)
+                ROWS(4)
+                ROWS(5)
+                ROWS(6)
+                ROWS(7)
+                ROWS(8)
+            }
+#undef ROWS
         }
-        for (; m < rows; m++) packed_rows(wt, w, x + m * ldx, ldx, blocks, 1, zen, sum + m * ldsum, ldsum);
-    }
 }
 
 /* ---- rows ---- */
