@@ -19,13 +19,14 @@ import table
 from rival import Llama, LlamaError, Rival, say
 
 TYPES = ("f16", "q8_0", "q4_0")
-# name: (kind, tokens of the prompt, decode steps)
+# name: (kind, tokens of the prompt, decode steps, sequences)
 WORK = {
-    "decode@64": ("decode", 64, 64),
-    "prefill@128": ("prefill", 128, 1),
-    "prefill@512": ("prefill", 512, 1),
-    "decode@1000": ("decode", 1000, 32),
-    "decode@4000": ("decode", 4000, 32),
+    "decode@64": ("decode", 64, 64, 1),
+    "prefill@128": ("prefill", 128, 1, 1),
+    "prefill@512": ("prefill", 512, 1, 1),
+    "decode@1000": ("decode", 1000, 32, 1),
+    "decode@4000": ("decode", 4000, 32, 1),
+    **{f"batch@{n}": ("batch", 64, 32, n) for n in (2, 4, 8, 16)},
 }
 AGREE_TEXT, AGREE_TOKENS = "abcdefghijklmnop", 32
 
@@ -48,7 +49,8 @@ def fusebox(args, *arguments):
 class Turns:
     """`fusebox bench`, one repetition whenever it is asked for one."""
 
-    def __init__(self, args, model, prompt, gen):
+    def __init__(self, args, model, prompt, gen, kind):
+        self.kind = kind
         command = [args.fusebox, "bench", model, "--compare", "auto", "--turns", "--json"]
         command += ["--threads", args.threads, "--prompt", prompt, "--gen", gen, "--reps", args.reps]
         self.process = subprocess.Popen([str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -66,11 +68,29 @@ class Turns:
             fail(f"fusebox bench: {line.strip() or 'ended early'} (exit status {self.process.wait()})")
 
     def finish(self):
-        report = self.process.stdout.read()
+        """Samples in milliseconds, and the report."""
+        text = self.process.stdout.read()
         self.process.stdin.close()
         if self.process.wait():
             fail(f"fusebox bench: exit status {self.process.returncode}")
-        return json.loads(report)
+        report = json.loads(text)
+        return report["variants"][0]["tpot_ms" if self.kind == "decode" else "prefill_ms"]["samples"], report
+
+
+class Batches:
+    """`fusebox bench --batch`, started for each repetition: it has no turns."""
+
+    def __init__(self, args, model, prompt, gen, sequences):
+        self.args, self.samples, self.report = args, [], None
+        self.command = ["bench", model, "--batch", sequences, "--threads", args.threads, "--prompt", prompt, "--gen", gen,
+                        "--json"]
+
+    def take(self):
+        self.report = json.loads(fusebox(self.args, *(str(word) for word in self.command)))
+        self.samples.append(self.report["lines"][0]["step_ms"]["median"])
+
+    def finish(self):
+        return self.samples, self.report
 
 
 def read_traffic(args, model):
@@ -126,17 +146,16 @@ def check_agreement(args, llama, ours, theirs):
 
 def measure(args, llama, ours, theirs, work):
     """Samples of both in milliseconds, by repetition: ours, theirs, ours, …"""
-    kind, prompt, gen = WORK[work]
-    rival = Rival(llama, theirs, args.threads, prompt, gen, kind)
-    turns = Turns(args, ours, prompt, gen)
+    kind, prompt, gen, sequences = WORK[work]
+    rival = Rival(llama, theirs, args.threads, prompt, gen, kind, sequences)
+    turns = (Batches(args, ours, prompt, gen, sequences) if kind == "batch" else Turns(args, ours, prompt, gen, kind))
     for _ in range(args.reps):
         turns.take()
         rival.take()
-    report = turns.finish()
+    samples, report = turns.finish()
     rival.ask("release")
-    samples = report["variants"][0]["tpot_ms" if kind == "decode" else "prefill_ms"]["samples"]
-    return {"work": work, "kind": kind, "prompt": prompt, "gen": gen, "fusebox_ms": samples, "llama_ms": rival.samples,
-            "llama_flash": rival.flash, "llama_error": rival.error}, report
+    return {"work": work, "kind": kind, "prompt": prompt, "gen": gen, "sequences": sequences, "fusebox_ms": samples,
+            "llama_ms": rival.samples, "llama_flash": rival.flash, "llama_error": rival.error}, report
 
 
 def measure_type(args, llama, shape, kind, ours, theirs, header):
@@ -147,7 +166,8 @@ def measure_type(args, llama, shape, kind, ours, theirs, header):
         say(f"{shape} {kind}: {work}")
         row, report = measure(args, llama, ours, theirs, work)
         position = row["prompt"] + row["gen"] / 2
-        row.update(shape=shape, type=kind, bytes=traffic(position), bytes_per_s=bandwidth)
+        read = report["lines"][0]["read_bytes"] if row["kind"] == "batch" else traffic(position)
+        row.update(shape=shape, type=kind, bytes=read, bytes_per_s=bandwidth)
         rows.append(row)
         header.update({key: report[key] for key in ("machine", "version", "commit", "isa", "threads")})
     return rows

@@ -46,17 +46,21 @@ class Model:
 
 
 class Session:
-    """A cache in float16 for `capacity` tokens; logits of the last token of a batch only."""
+    """A cache in float16 for `capacity` tokens of each of `sequences`; logits of a batch's last token only, or of all
+    tokens of a decode step. `unified`: one buffer holds the caches of all sequences."""
 
-    def __init__(self, model, capacity, threads, flash):
+    def __init__(self, model, capacity, threads, flash, sequences=1, unified=False):
         params = lib.llama_context_default_params()
-        params.n_ctx = capacity
-        params.n_batch = capacity
+        # llama.cpp divides n_ctx by the sequences and rounds each part up to 256.
+        params.n_ctx = (capacity + 255) // 256 * 256 * sequences if sequences > 1 else capacity
+        params.n_batch = max(capacity, sequences)
+        params.n_seq_max = sequences
+        params.kv_unified = unified
         params.n_ubatch = UBATCH
         params.n_threads = params.n_threads_batch = threads
         params.type_k = params.type_v = lib.GGML_TYPE_F16
         params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if flash else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        self.model, self.flash = model, flash
+        self.model, self.flash, self.sequences, self.unified = model, flash, sequences, unified
         self.handle = lib.llama_init_from_model(model.handle, params)
         if not self.handle:
             raise RuntimeError(f"llama.cpp: no session of {capacity} tokens (flash attention {'on' if flash else 'off'})")
@@ -67,8 +71,24 @@ class Session:
     def feed(self, ids):
         """Appends tokens and returns the seconds until their logits were there."""
         tokens = (lib.llama_token * len(ids))(*ids)
+        return self.decode(lib.llama_batch_get_one(tokens, len(ids)))
+
+    def feed_rows(self, rows):
+        """The same for rows (token, position, sequence, whether its logits are wanted)."""
+        batch = lib.llama_batch_init(len(rows), 0, 1)
+        batch.n_tokens = len(rows)
+        for i, (token, position, sequence, wanted) in enumerate(rows):
+            batch.token[i], batch.pos[i], batch.logits[i] = token, position, wanted
+            batch.n_seq_id[i] = 1
+            batch.seq_id[i][0] = sequence
+        try:
+            return self.decode(batch)
+        finally:
+            lib.llama_batch_free(batch)
+
+    def decode(self, batch):
         start = time.perf_counter()
-        status = lib.llama_decode(self.handle, lib.llama_batch_get_one(tokens, len(ids)))
+        status = lib.llama_decode(self.handle, batch)
         lib.llama_get_logits(self.handle)  # waits for them
         seconds = time.perf_counter() - start
         if status:
@@ -87,6 +107,16 @@ class Session:
         if kind == "prefill":
             return 1e3 * prefill
         return 1e3 * statistics.median(self.feed([(104729 * i + 5) % self.model.vocab]) for i in range(gen))
+
+    def sample_batch(self, prompt, gen):
+        """The median of `gen` steps in which each sequence decodes a token, after a prompt each."""
+        self.reset()
+        for sequence in range(self.sequences):
+            ids = [(7919 * i + 13 + sequence) % self.model.vocab for i in range(prompt)]
+            self.feed_rows([(token, i, sequence, i == prompt - 1) for i, token in enumerate(ids)])
+        return 1e3 * statistics.median(
+            self.feed_rows([((104729 * i + 5 + sequence) % self.model.vocab, prompt + i, sequence, True)
+                            for sequence in range(self.sequences)]) for i in range(gen))
 
     def close(self):
         lib.llama_free(self.handle)
@@ -121,21 +151,28 @@ class Engine:
         session.close()
         return equal
 
-    def prepare(self, path, threads, prompt, gen, kind):
-        """A warm session with flash attention on or off, whichever is faster; returns which."""
+    def prepare(self, path, threads, prompt, gen, kind, sequences):
+        """A warm session with the settings that are fastest in a trial; returns them as text."""
         self.open(path)
         self.work = (prompt, gen, kind)
-        sessions = [Session(self.model, prompt + gen, threads, flash) for flash in (True, False)]
+        layouts = (False, True) if kind == "batch" else (False,)
+        sessions = [Session(self.model, prompt + gen, threads, flash, sequences, unified)
+                    for flash in (True, False) for unified in layouts]
         for session in sessions:
-            session.sample(min(prompt, 32), 1, kind)  # pages of the file, buffers
-        times = [session.sample(*self.work) for session in sessions]
-        best = times.index(min(times))
-        sessions[1 - best].close()
-        self.session = sessions[best]
-        return self.session.flash
+            self.take(session, min(prompt, max(1, 32 // sequences)), 1, kind)  # pages of the file, buffers
+        times = [self.take(session, prompt, (gen + 3) // 4, kind) for session in sessions]
+        self.session = sessions[times.index(min(times))]
+        for session in sessions:
+            if session is not self.session:
+                session.close()
+        return ("on" if self.session.flash else "off") + (", one cache" if self.session.unified else "")
+
+    @staticmethod
+    def take(session, prompt, gen, kind):
+        return session.sample_batch(prompt, gen) if kind == "batch" else session.sample(prompt, gen, kind)
 
     def sample(self):
-        return self.session.sample(*self.work)
+        return self.take(self.session, *self.work)
 
     def release(self):
         self.session.close()

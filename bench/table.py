@@ -6,11 +6,12 @@ QUIET = 1.5
 
 
 def show_time(row, samples):
-    """Milliseconds a token for decode, tokens a second for prefill; the median, and the extremes."""
+    """Milliseconds a token for decode, tokens a second for prefill and batches; the median, and the extremes."""
     if row["kind"] == "decode":
         unit, values = "ms", samples
     else:
-        unit, values = "tok/s", [1e3 * row["prompt"] / sample for sample in samples]
+        tokens = row["prompt"] if row["kind"] == "prefill" else row["sequences"]
+        unit, values = "tok/s", [1e3 * tokens / sample for sample in samples]
     digits = 3 if statistics.median(values) < 10 else 1
     return f"{statistics.median(values):.{digits}f} {unit} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
@@ -21,9 +22,13 @@ def show_ratio(row):
 
 
 def show_bandwidth(row, samples):
-    if row["kind"] != "decode":
+    if row["kind"] == "prefill":
         return ""
     return f"{100 * row['bytes'] / (1e-3 * statistics.median(samples)) / row['bytes_per_s']:.0f}%"
+
+
+def show_work(row):
+    return row["work"].replace("@", {"decode": " at ", "prefill": " of ", "batch": " of "}[row["kind"]])
 
 
 def is_quiet(row):
@@ -47,11 +52,11 @@ def print_table(rows):
     print("| " + " | ".join(columns) + " |")
     print("| " + " | ".join("---" for _ in columns) + " |")
     for row in rows:
-        cells = [row["shape"], row["type"], row["work"].replace("@", " at " if row["kind"] == "decode" else " of ")]
+        cells = [row["shape"], row["type"], show_work(row)]
         cells += [show_time(row, row["fusebox_ms"]), show_bandwidth(row, row["fusebox_ms"])]
         if row["llama_ms"]:
             cells += [show_time(row, row["llama_ms"]), show_bandwidth(row, row["llama_ms"]),
-                      "on" if row["llama_flash"] else "off", show_ratio(row)]
+                      row["llama_flash"], show_ratio(row)]
         elif with_llama:
             cells += [f"failed: {row['llama_error']}", "", "", ""]
         print("| " + " | ".join(cells) + " |")

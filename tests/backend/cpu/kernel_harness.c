@@ -465,7 +465,7 @@ static void check_device(const rig *r, const fb_isa *isa, expectation *e) {
 }
 
 static void check_isa(const rig *r, const fb_isa *isa, expectation *e) {
-    static const int64_t some_rows[] = {1, 2, 3, 4, 5, 7, RIG_ROWS};
+    static const int64_t some_rows[] = {1, 2, 3, 4, 5, 6, 7, 13, 16, RIG_ROWS};
     static const int32_t some_workers[] = {1, 2, 3, 5};
     if (!r->exact) {
         poison_outputs(r);
