@@ -4,6 +4,7 @@
 
 #include "backend/cuda/host/host.h"
 #include "backend/cuda/plugin.h"
+#include "base/pack.h"
 
 /* "sm_90". A constant string, because reports still use it after the device is closed. */
 static const char *isa_of(const fb_cuda_limits *limits) {
