@@ -222,7 +222,7 @@ static void convert_worker(void *arg, int32_t worker) {
         float *values = row_at(q->values, q, i);
         uint8_t *to = bytes_at(q->to, q, i);
         fb_quant_decode(w->dtype, source_row(q, w, q->rows[i], i), w->cols, values);
-        fb_quant_search(q->converting->type, values, w->cols, to);
+        fb_quant_search(q->converting->type, values, w->cols, NULL, to);
         fb_quant_decode(q->converting->type, to, w->cols, row_at(q->back, q, i));
     }
 }

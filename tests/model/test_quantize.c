@@ -63,7 +63,7 @@ static void check_weight(const fb_weight *from, const fb_weight *got) {
     assert_int_equal(got->cols, cols);
     for (int64_t r = 0; r < from->rows; r++) {
         row_of(from, r, want);
-        fb_quant_search(got->dtype, want, cols, bytes);
+        fb_quant_search(got->dtype, want, cols, NULL, bytes);
         fb_quant_decode(got->dtype, bytes, cols, want);
         row_of(got, r, have);
         assert_memory_equal(have, want, (size_t)cols * sizeof *want);
