@@ -17,17 +17,32 @@ typedef struct quantize_options {
 
 static const char notes[] = CLI_MODEL_NOTES
     "OUT.gguf gets the whole model: weights, hyperparameters and tokenizer. Matrices are of the type asked\n"
-    "for, or of f16 where their rows are no whole blocks of it; vectors are of f32. With q4_0, biases are\n"
-    "corrected by what the rounding of their matrix adds on average, as far as the weights tell.\n";
+    "for, or of a similar one where their rows are no whole blocks of it; vectors are of f32. q2_k, iq4_xs\n"
+    "and names that end in S, M or L are mixes: the head is of q6_k, and matrices whose errors cost most "
+    "are\n"
+    "of a better type. With q4_0 and types that have minimums, biases are corrected by what the rounding\n"
+    "of their matrix adds on average, as far as the weights tell.\n";
+
+#define MAX_NAMES 40
+
+/* The head can have each type, but no mix. */
+static void list_types(const char **types, const char **heads) {
+    fb_dtype ignored;
+    for (int i = 0; i < MAX_NAMES && fb_quantize_name(i); i++) {
+        *types++ = fb_quantize_name(i);
+        if (fb_dtype_parse(fb_quantize_name(i), &ignored, NULL) == FB_OK) *heads++ = fb_quantize_name(i);
+    }
+}
 
 static bool parse(const cli_command *command, int argc, char **argv, quantize_options *o, int *status) {
-    static const char *const types[] = {"f16", "q8_0", "q4_0", NULL};
+    const char *types[MAX_NAMES + 1] = {NULL}, *heads[MAX_NAMES + 1] = {NULL};
+    list_types(types, heads);
     *o = (quantize_options){.type = "q8_0"};
     const cli_option precision[] = {
-        {CLI_ROW(0, "type", CLI_CHOICE, &o->type, "TYPE", "type of the matrices"), .choices = types},
+        {CLI_ROW(0, "type", CLI_CHOICE, &o->type, "TYPE", "type or mix of the matrices"), .choices = types},
         {CLI_ROW(0, "keep-head", CLI_CHOICE, &o->head, "TYPE",
                  "type of the output head, which may be the embedding as well"),
-         .choices = types, .fallback = "that of the matrices"},
+         .choices = heads, .fallback = "that of the matrices; q6_k with a mix"},
     };
     const cli_option output[] = {
         {CLI_ROW(0, "force", CLI_FLAG, &o->force, NULL, "replace OUT.gguf if it is there")},
@@ -53,7 +68,6 @@ static bool parse(const cli_command *command, int argc, char **argv, quantize_op
                            o->model_name ? "" : "; MODEL comes before it");
         return false;
     }
-    if (!o->head) o->head = o->type;
     return true;
 }
 
@@ -65,18 +79,19 @@ static double bits_a_weight(const fb_quantize_report *r) {
 
 static void print_kind(const fb_quantize_kind *k) {
     char bytes[CLI_NUMBER_BYTES];
-    printf("%-20s  %5s  %7" PRId64 "  %9sB", k->name, fb_dtype_name(k->type), k->tensors,
+    printf("%-20s  %6s  %7" PRId64 "  %9sB", k->name, fb_dtype_name(k->type), k->tensors,
            cli_format_scaled((double)k->bytes, bytes));
     if (k->rel > 0)
         printf("  %9.2e  %9.2e", k->rel, k->max_abs);
     else
         printf("  %9s  %9s", k->corrected ? "corrected" : "exact", "");
-    puts(k->no_blocks ? "  rows are no whole blocks" : "");
+    if (k->no_blocks) printf("  rows are no whole blocks of %s", fb_dtype_name(k->asked));
+    putchar('\n');
 }
 
 static void print_report(const quantize_options *o, const char *path, const fb_quantize_report *r) {
     char text[CLI_NUMBER_BYTES];
-    printf("%-20s  %5s  %7s  %10s  %9s  %9s\n", "tensors", "type", "number", "bytes", "relative", "largest");
+    printf("%-20s  %6s  %7s  %10s  %9s  %9s\n", "tensors", "type", "number", "bytes", "relative", "largest");
     for (int64_t i = 0; i < r->kind_count; i++) print_kind(r->kinds[i]);
     printf("\n%-20s  ", "model");
     cli_put(path);
@@ -90,13 +105,20 @@ static void print_report(const quantize_options *o, const char *path, const fb_q
     printf(", %s bytes\n", cli_format_digits(r->file_bytes, text));
 }
 
+static fb_dtype default_head(const quantize_options *o) {
+    fb_quantize_options options;
+    fb_quantize_options_default(&options);
+    fb_quantize_options_parse(o->type, &options, NULL);
+    return options.head;
+}
+
 static void write_report(const quantize_options *o, const char *path, const fb_quantize_report *r) {
     cli_json json = {.out = stdout};
     cli_json_open(&json, NULL, '{');
     cli_json_string(&json, "model", path);
     cli_json_string(&json, "file", o->out);
     cli_json_string(&json, "type", o->type);
-    cli_json_string(&json, "head", o->head);
+    cli_json_string(&json, "head", o->head ? o->head : fb_dtype_name(default_head(o)));
     cli_json_int(&json, "file_bytes", r->file_bytes);
     cli_json_int(&json, "weights", r->weights);
     cli_json_int(&json, "weight_bytes_before", r->bytes_before);
@@ -110,6 +132,7 @@ static void write_report(const quantize_options *o, const char *path, const fb_q
         cli_json_string(&json, "name", k->name);
         cli_json_string(&json, "type", fb_dtype_name(k->type));
         cli_json_bool(&json, "no_blocks", k->no_blocks);
+        cli_json_string(&json, "asked", fb_dtype_name(k->asked));
         cli_json_int(&json, "number", k->tensors);
         cli_json_int(&json, "weights", k->weights);
         cli_json_int(&json, "bytes", k->bytes);
@@ -138,8 +161,8 @@ static int quantize(const quantize_options *o, const fb_model *model, const char
     char *name = cli_hub_title(path);
     if (!name) return cli_fail(CLI_FAILED, "%s: no memory for its name", path);
     fb_quantize_options_default(&options);
-    if (fb_dtype_parse(o->type, &options.type, &err) != FB_OK ||
-        fb_dtype_parse(o->head, &options.head, &err) != FB_OK) {
+    if (fb_quantize_options_parse(o->type, &options, &err) != FB_OK ||
+        (o->head && fb_dtype_parse(o->head, &options.head, &err) != FB_OK)) {
         free(name);
         return cli_fail_error(&err);
     }
