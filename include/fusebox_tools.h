@@ -38,6 +38,9 @@ typedef enum fb_mix {
     FB_MIX_IQ4_XS = 9
 } fb_mix;
 
+/* What a text says about the inputs of each matrix (fb_importance_collect). */
+typedef struct fb_importance fb_importance;
+
 typedef struct fb_quantize_options {
     size_t size;
     fb_dtype type;              /* of matrices: FB_F16 or any quantised type; FB_Q8_0 by default */
@@ -47,6 +50,9 @@ typedef struct fb_quantize_options {
     fb_progress_fn on_progress; /* counts weights; return false to stop. May be NULL */
     void *user;
     int64_t mix; /* an fb_mix, which then decides instead of `type` (not of `head`) */
+    /* Weights of the squared errors, by the columns of each matrix, and the inputs' means, by which biases
+     * are then corrected with every type below 8 bits. NULL: all columns count alike. */
+    const fb_importance *importance;
 } fb_quantize_options;
 
 FB_API void fb_quantize_options_init(fb_quantize_options *options, size_t size);
@@ -613,6 +619,15 @@ FB_API fb_status fb_perplexity_run(const fb_model *model, const fb_perplexity_op
                                    const int32_t *ids, int64_t count, fb_perplexity_report **report,
                                    fb_error *err);
 FB_API void fb_perplexity_free(fb_perplexity_report *report);
+
+/* Scores a text as fb_perplexity_run does, by the plain ops on the CPU in float32, and keeps the mean and the
+ * mean square of every column that a matrix is multiplied with. Experts of a mixture are not watched. Some
+ * ten thousand tokens of the kind of text that the model is for are enough. Of the options: threads, kv, isa,
+ * chunk, window, max_windows, scoring, on_progress and user. `report` may be NULL. */
+FB_API fb_status fb_importance_collect(const fb_model *model, const fb_perplexity_options *options,
+                                       const int32_t *ids, int64_t count, fb_importance **importance,
+                                       fb_perplexity_report **report, fb_error *err);
+FB_API void fb_importance_free(fb_importance *importance);
 
 /* ---- perplexity along a stream ---- */
 

@@ -14,6 +14,7 @@
 #include "base/pool.h"
 #include "base/quant.h"
 #include "model/correct.h"
+#include "model/importance.h"
 #include "model/mix.h"
 
 #define PROGRESS_WEIGHTS (1 << 20) /* between two calls of on_progress, at least */
@@ -46,6 +47,7 @@ typedef struct quantizer {
     fb_rope_factors rope;
     fb_gguf_writer *writer;
     int64_t done, shown;          /* weights */
+    float *columns;               /* the weights of that matrix's columns, or NULL */
     double *mean;                 /* of the inputs of the matrix that is being written, or NULL */
     double *shift;                /* what its bias gets, by row */
     double *shifts[FB_MAX_SLOTS]; /* by bias: those of matrices that are written, until the bias is */
@@ -241,7 +243,7 @@ static void convert_worker(void *arg, int32_t worker) {
         float *values = row_at(q->values, q, i);
         uint8_t *to = bytes_at(q->to, q, i);
         fb_quant_decode(w->dtype, source_row(q, w, q->rows[i], i), w->cols, values);
-        fb_quant_search(q->converting->type, values, w->cols, NULL, to);
+        fb_quant_search(q->converting->type, values, w->cols, q->columns, to);
         fb_quant_decode(q->converting->type, to, w->cols, row_at(q->back, q, i));
     }
 }
@@ -341,18 +343,25 @@ static fb_status write_rows(quantizer *q, const item *t, fb_error *err) {
 
 /* Before a matrix whose linear has a bias. */
 static fb_status begin_shift(quantizer *q, const item *t, fb_error *err) {
-    if (!fb_mix_corrects(t->type) || !fb_dtype_is_float(t->weight.dtype)) return FB_OK;
+    const fb_importance *known = q->options->importance;
+    bool rounds = !fb_dtype_is_float(t->type) && t->type != FB_Q8_0;
+    if (!(known ? rounds : fb_mix_corrects(t->type)) || !fb_dtype_is_float(t->weight.dtype)) return FB_OK;
     int32_t bias = fb_model_bias_slot(q->model, t->slot);
     if (bias == FB_NONE) return FB_OK;
-    FB_TRY(fb_model_input_mean(q->model, t->slot, t->layer, &q->mean, err));
+    FB_TRY(known ? fb_importance_mean(known, t->slot, t->layer, &q->mean, err)
+                 : fb_model_input_mean(q->model, t->slot, t->layer, &q->mean, err));
     if (!q->mean) return FB_OK;
     q->shift = q->shifts[bias] = calloc((size_t)t->weight.rows, sizeof *q->shift);
     return q->shift ? FB_OK : fb_fail_memory(err, t->name, t->weight.rows * (int64_t)sizeof *q->shift);
 }
 
 static fb_status write_item(quantizer *q, const item *t, fb_error *err) {
+    if (q->options->importance && !t->vector)
+        FB_TRY(fb_importance_weights(q->options->importance, t->slot, t->layer, &q->columns, err));
     FB_TRY(begin_shift(q, t, err));
     FB_TRY(write_rows(q, t, err));
+    free(q->columns);
+    q->columns = NULL;
     free(q->mean);
     q->mean = NULL;
     if (!q->shifts[t->slot]) return FB_OK;
@@ -420,12 +429,15 @@ fb_status fb_model_quantize(const fb_model *model, const char *path, const fb_qu
     FB_TRY(check_type("head", options.head, err));
     if (!fb_mix_is_known(options.mix))
         return fb_fail(err, FB_ERROR_USAGE, "mix: %lld (an fb_mix)", (long long)options.mix);
+    if (options.importance && !fb_importance_fits(options.importance, model))
+        return fb_fail(err, FB_ERROR_USAGE, "importance: of a model of another shape");
     FB_TRY(fb_tensors_check_files(model->tensors, err));
     quantizer q = {.model = model, .options = &options};
     fb_status status = make_report(&q.report, err);
     if (status == FB_OK) status = quantize(&q, path, err);
     fb_gguf_writer_free(q.writer);
     for (int32_t i = 0; i < FB_MAX_SLOTS; i++) free(q.shifts[i]);
+    free(q.columns);
     free(q.mean);
     free(q.rope.factors[0]);
     free(q.rope.factors[1]);

@@ -85,6 +85,18 @@ matches "a mix with another head: it is there" "$work/out" '^output.weight +q8_0
 # Rows of 64 are whole blocks of 32, not of 256.
 succeeds "blocks of 256" quantize tests/data/golden/llama-mha "$out/type.gguf" --type q4_K_M --force
 matches "blocks of 256: blocks of 32 instead" "$work/out" '^ffn_up.weight +q5_0 .* rows are no whole blocks of q4_k$'
+# With a text: the same bytes each time, and a better score of another text.
+succeeds "--calibrate" quantize "$out/type.gguf" --type q3_k --calibrate tests/data/oz.txt --force
+matches "--calibrate: the text's perplexity" "$work/out" '^perplexity +4[0-9]\.[0-9]{4} before, [45][0-9]\.[0-9]{4} after, of the text.s [0-9]+ tokens$'
+matches "--calibrate: biases" "$work/out" '^biases corrected +32$'
+fusebox quantize "$out/again.gguf" --type q3_k --calibrate tests/data/oz.txt --force --json
+holds "--calibrate: identical" cmp "$out/type.gguf" "$out/again.gguf"
+holds "--calibrate: --json" python3 -c '
+import json, sys
+r = json.load(open(sys.argv[1]))
+assert r["text"] == "tests/data/oz.txt" and r["text_tokens"] > 2000 and r["perplexity_before"] < r["perplexity"]' "$work/out"
+refuses "--calibrate: no text" 2 'none.txt: No such file' quantize "$out/type.gguf" --force --calibrate none.txt
+refuses "--calibrate: too short a text" 2 'text: ' quantize "$out/type.gguf" --force --calibrate /dev/null
 succeeds "a directory with a slash" quantize tests/data/golden/gpt2/ "$out/slash.gguf"
 
 rm -f "$out"/*

@@ -144,6 +144,7 @@ class fb_quantize_options(Structure):
         ("on_progress", fb_progress_fn),
         ("user", c_void_p),
         ("mix", c_int64),
+        ("importance", c_void_p),
     ]
 
 
