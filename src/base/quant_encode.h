@@ -7,11 +7,13 @@
 /* The bits of a scale or minimum. Every NaN becomes the same one. */
 static inline uint16_t quant_half(float value) { return value == value ? fb_f32_to_f16(value) : 0x7e00; }
 
-/* The range of a part's integer scale: Q2_K has 0 to 15, Q3_K -32 to 31. */
+/* The range of a part's integer scale: Q2_K has 0 to 15, Q3_K -32 to 31. Without scales it is 1. */
 static inline int quant_least_scale(const quant_type *t) {
+    if (!t->scales) return 1;
     return t->minimums ? 0 : -(1 << (t->scale_bits - 1));
 }
 static inline int quant_most_scale(const quant_type *t) {
+    if (!t->scales) return 1;
     return t->minimums ? (1 << t->scale_bits) - 1 : (1 << (t->scale_bits - 1)) - 1;
 }
 
