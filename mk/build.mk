@@ -81,7 +81,7 @@ $(BUILD)/obj/%.o: src/%.c | $(DEPS)
 
 # The search for scales is most of what quantising costs. Without a promise about floating-point exceptions, which nobody reads,
 # its loops become vectors; values stay what they are.
-$(BUILD)/obj/base/quant.o: CFLAGS_ALL += $(KERNEL_OPT) -fno-trapping-math
+$(BUILD)/obj/base/quant_search.o: CFLAGS_ALL += $(KERNEL_OPT) -fno-trapping-math
 # The same for the pass over all logits.
 $(BUILD)/obj/text/sampler.o: CFLAGS_ALL += $(KERNEL_OPT) -fno-trapping-math
 

@@ -6,11 +6,14 @@ import math
 import re
 import xml.etree.ElementTree as xml
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import fusebox
 from conftest import Cli
+from fusebox._c import lib
+from fusebox.quantize import QuantizedMix, QuantizedType
 
 
 def shape(text: str) -> str:
@@ -201,7 +204,13 @@ def test_quantize(model: fusebox.Model, cli: Cli, tmp_path: Path) -> None:
     small = fusebox.Model(ours)
     plain, less = model.ppl(STORY, ctx=64).perplexity, small.ppl(STORY, ctx=64).perplexity
     assert plain != less and less == pytest.approx(plain, rel=0.05)
-    for bad in ("q4_k", "f64", "nothing"):
+    mixed = model.quantize(ours, "q4_K_M", replace=True)
+    cli("quantize", model.path, theirs, "--type", "Q4_K_M", "--force")
+    assert ours.read_bytes() == theirs.read_bytes()
+    assert {kind.type for kind in mixed.kinds} == {"f32", "q4_k", "q6_k"} and 5 < mixed.bits_per_weight < 5.5
+    names = [lib.fb_quantize_name(i).decode() for i in range(21)]
+    assert set(names) == {*get_args(QuantizedType), *get_args(QuantizedMix)} and lib.fb_quantize_name(21) is None
+    for bad in ("q4_k_x", "f64", "nothing"):
         with pytest.raises(fusebox.Error, match=bad):
             model.quantize(tmp_path / "bad.gguf", bad)  # type: ignore[arg-type]
     assert not (tmp_path / "bad.gguf").exists()

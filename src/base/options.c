@@ -20,7 +20,7 @@ OPTIONS(fb_session_options, threads, any_order, .act = FB_F32, .fuse = "auto", .
 OPTIONS(fb_scheduler_options, sequences, prefix_cache, .sequences = 16, .block = 32, .stretch = 1.8f,
         .prefix_cache = 1)
 OPTIONS(fb_request_options, prompt, wants_logits, .samples = 1)
-OPTIONS(fb_quantize_options, type, user, .type = FB_Q8_0, .head = FB_Q8_0)
+OPTIONS(fb_quantize_options, type, importance, .type = FB_Q8_0, .head = FB_Q8_0)
 OPTIONS(fb_bench_options, threads, any_order, .prompt = 64, .gen = 64, .reps = 9)
 OPTIONS(fb_bench_ops_options, threads, user, .prompt = 64, .gen = 64, .reps = 9)
 OPTIONS(fb_bench_stream_options, threads, user, .fuse = "auto", .cache = FB_CACHE_SINKS, .sinks = SINKS,

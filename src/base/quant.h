@@ -14,13 +14,14 @@ extern "C" {
 /* Decodes `count` elements (a multiple of the block) of a quantised, 16-bit or float32 array. */
 void fb_quant_decode(fb_dtype dtype, const void *from, int64_t count, float *to);
 
-/* Encodes `count` values as F32, F16, BF16, Q8_0 or Q4_0, by the formula that all writers of GGUF files use.
- */
+/* Encodes `count` values as any type but FB_F64 by plain rounding. Types of one scale a block get the bytes
+ * of the reference quantiser that all writers of GGUF files use. */
 void fb_quant_encode(fb_dtype dtype, const float *from, int64_t count, void *to);
 
-/* The same, but searches each Q4_0 block's scale for the least squared error. The error is never larger than
- * with fb_quant_encode. It takes some dozen times as long. */
-void fb_quant_search(fb_dtype dtype, const float *from, int64_t count, void *to);
+/* The same, but searches scales and minimums for the least squared error, each square times the weight of
+ * its column: weights [count], none negative, or NULL for 1. The error is never larger than with
+ * fb_quant_encode. It takes some dozen times as long. Q8_0 and floats are encoded. */
+void fb_quant_search(fb_dtype dtype, const float *from, int64_t count, const float *weights, void *to);
 
 /* Activations to be multiplied with quantised weights, in blocks of 32. If no element of a block reaches
  * FB_Q8_LEAST, all of q is 0: 127 / largest would overflow. */

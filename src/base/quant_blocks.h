@@ -29,7 +29,8 @@ typedef struct quant_type {
     bool scales;         /* parts have scales; otherwise the block is a part */
     bool minimums;       /* values have a minimum: `minimum`, or minus `minimum` times that of the part */
     bool joint;          /* scale and minimum of a part have four bits each, in one byte */
-    bool power;          /* `scale` is a bfloat16, otherwise a float16 */
+    bool power;          /* `scale` is a bfloat16, a power of two; otherwise a float16 */
+    int scale_bits;      /* of a part's scale and minimum: unsigned if there are minimums, otherwise signed */
     void (*split)(const uint8_t *block, quant_parts *p);
 } quant_type;
 
@@ -186,13 +187,18 @@ static const quant_type quant_types[FB_DTYPE_COUNT] = {
     [FB_Q4_1] = {32, 32, .low = 4, .minimums = true, .split = split_q4_1},
     [FB_Q5_0] = {32, 32, .low = 4, .high = 1, .offset = 16, .split = split_q5_0},
     [FB_Q5_1] = {32, 32, .low = 4, .high = 1, .minimums = true, .split = split_q5_1},
-    [FB_Q2_K] = {256, 16, .low = 2, .scales = true, .minimums = true, .joint = true, .split = split_q2_k},
-    [FB_Q3_K] = {256, 16, .low = 2, .high = 1, .offset = 4, .scales = true, .split = split_q3_k},
-    [FB_Q4_K] = {256, 32, .low = 4, .scales = true, .minimums = true, .split = split_q4_k},
-    [FB_Q5_K] = {256, 32, .low = 4, .high = 1, .scales = true, .minimums = true, .split = split_q5_k},
-    [FB_Q6_K] = {256, 16, .low = 4, .high = 2, .offset = 32, .scales = true, .split = split_q6_k},
+    [FB_Q2_K] = {256, 16, .low = 2, .scales = true, .minimums = true, .joint = true, .scale_bits = 4,
+                 .split = split_q2_k},
+    [FB_Q3_K] = {256, 16, .low = 2, .high = 1, .offset = 4, .scales = true, .scale_bits = 6,
+                 .split = split_q3_k},
+    [FB_Q4_K] = {256, 32, .low = 4, .scales = true, .minimums = true, .scale_bits = 6, .split = split_q4_k},
+    [FB_Q5_K] = {256, 32, .low = 4, .high = 1, .scales = true, .minimums = true, .scale_bits = 6,
+                 .split = split_q5_k},
+    [FB_Q6_K] = {256, 16, .low = 4, .high = 2, .offset = 32, .scales = true, .scale_bits = 8,
+                 .split = split_q6_k},
     [FB_IQ4_NL] = {32, 32, .low = 4, .codes = quant_codes_nl, .split = split_q4_0},
-    [FB_IQ4_XS] = {256, 32, .low = 4, .codes = quant_codes_nl, .scales = true, .split = split_iq4_xs},
+    [FB_IQ4_XS] = {256, 32, .low = 4, .codes = quant_codes_nl, .scales = true, .scale_bits = 6,
+                   .split = split_iq4_xs},
     [FB_MXFP4] = {32, 32, .low = 4, .codes = quant_codes_fp4, .power = true, .split = split_mxfp4},
 };
 

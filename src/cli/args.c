@@ -228,7 +228,7 @@ static bool parse_real(const cli_option *option, const char *value) {
 
 static bool parse_choice(const cli_option *option, const char *value) {
     for (const char *const *choice = option->choices; *choice; choice++)
-        if (strcmp(*choice, value) == 0) {
+        if (strcasecmp(*choice, value) == 0) {
             *(const char **)option->target = *choice;
             return true;
         }

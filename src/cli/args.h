@@ -32,7 +32,7 @@ typedef struct cli_option {
     struct {
         double min, max;
     } range;
-    const char *const *choices; /* up to a NULL */
+    const char *const *choices; /* up to a NULL; a value may have other cases */
     const char *fallback;       /* the default in --help; NULL: the target's value */
     bool *given;                /* set when the option occurs; may be NULL */
 } cli_option;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "arch/gguf_names.h"
+#include "model/mix.h"
 #include "model/quantize.h"
 #include "text/export.h"
 #include "text/gguf_pre.h"
@@ -22,9 +23,6 @@ static const struct {
     {"stablelm", FB_OP_SILU, false},   {"mixtral", FB_OP_SILU, true},
     {"qwen3_moe", FB_OP_SILU, true},
 };
-
-/* general.file_type: most of the tensors are of … */
-static const uint32_t file_types[FB_DTYPE_COUNT] = {[FB_F16] = 1, [FB_Q4_0] = 2, [FB_Q8_0] = 7};
 
 #define QUANTIZATION_VERSION 2 /* of the block layouts */
 
@@ -366,7 +364,7 @@ static void put_general(const fb_model *m, const fb_quantize_options *o, fb_gguf
         if (o->name) fb_gguf_put_string(w, "general.name", o->name);
         fb_gguf_put_string(w, "general.size_label", size_label(m->info.parameters, label));
     }
-    fb_gguf_put_u32(w, "general.file_type", file_types[o->type]);
+    fb_gguf_put_u32(w, "general.file_type", fb_mix_file_type(o));
     fb_gguf_put_u32(w, "general.quantization_version", QUANTIZATION_VERSION);
 }
 

@@ -14,6 +14,8 @@
 #include "base/pool.h"
 #include "base/quant.h"
 #include "model/correct.h"
+#include "model/importance.h"
+#include "model/mix.h"
 
 #define PROGRESS_WEIGHTS (1 << 20) /* between two calls of on_progress, at least */
 
@@ -31,17 +33,21 @@ typedef struct item {
     int64_t of;   /* rows of the whole tensor; 0: as many as the item has */
 } item;
 
+/* A slot's tensors are of three types at most: two better ones of a mix, and the mix's own. */
+#define MAX_KINDS (3 * FB_MAX_SLOTS)
+
 /* One call of fb_model_quantize. */
 typedef struct quantizer {
     const fb_model *model;
     const fb_quantize_options *options;
     fb_quantize_report *report;
-    double error[FB_MAX_SLOTS], norm[FB_MAX_SLOTS]; /* by kind: sums of squares */
+    double error[MAX_KINDS], norm[MAX_KINDS]; /* by kind: sums of squares */
     item *items;
     int64_t count;
     fb_rope_factors rope;
     fb_gguf_writer *writer;
     int64_t done, shown;          /* weights */
+    float *columns;               /* the weights of that matrix's columns, or NULL */
     double *mean;                 /* of the inputs of the matrix that is being written, or NULL */
     double *shift;                /* what its bias gets, by row */
     double *shifts[FB_MAX_SLOTS]; /* by bias: those of matrices that are written, until the bias is */
@@ -90,18 +96,19 @@ static int32_t head_of(const fb_program *p) {
     return FB_NONE;
 }
 
-static fb_dtype choose_type(const quantizer *q, int32_t slot, bool *no_blocks) {
-    const fb_program *p = &q->model->spec->program;
-    *no_blocks = false;
-    if (p->slots[slot].vector || is_position(p, slot) || is_router(p, slot)) return FB_F32;
-    fb_dtype type = slot == head_of(p) ? q->options->head : q->options->type;
-    *no_blocks = p->slots[slot].cols % fb_dtype_block(type) != 0;
-    return *no_blocks ? FB_F16 : type;
+static bool stays_f32(const fb_program *p, int32_t slot) {
+    return p->slots[slot].vector || is_position(p, slot) || is_router(p, slot);
 }
 
-/* "blk.{}.ffn_up.weight" is of the kind "ffn_up.weight". */
-static fb_status add_kind(quantizer *q, int32_t slot, item *likes, fb_error *err) {
-    item *like = &likes[slot];
+static fb_dtype asked_type(const quantizer *q, const item *like, int64_t layer) {
+    const fb_spec *spec = q->model->spec;
+    if (stays_f32(&spec->program, like->slot)) return FB_F32;
+    if (like->slot == head_of(&spec->program)) return q->options->head;
+    return fb_mix_type(q->options, spec, like->name, layer);
+}
+
+/* What all layers have in common. */
+static fb_status describe_slot(const quantizer *q, int32_t slot, item *like, fb_error *err) {
     const fb_slot *s = &q->model->spec->program.slots[slot];
     if (!fb_gguf_name(q->model->spec->architecture, s->name, like->name, &like->order))
         return fb_fail(err, FB_ERROR_UNSUPPORTED, "%s: no GGUF name is known for it", s->name);
@@ -109,19 +116,28 @@ static fb_status add_kind(quantizer *q, int32_t slot, item *likes, fb_error *err
     like->slot = slot;
     like->part = s->first > 0;
     like->of = s->of;
-    if (like->part) { /* of the kind of the tensor's first part */
-        int32_t first = 0;
-        while (strcmp(q->model->spec->program.slots[first].name, s->name) != 0) first++;
-        like->kind = likes[first].kind;
-        like->type = likes[first].type;
-        return FB_OK;
-    }
-    like->kind = (int32_t)q->report->kind_count++;
-    fb_quantize_kind *kind = q->report->kinds[like->kind];
-    const char *hole = strstr(like->name, "{}.");
-    snprintf(kind->name, sizeof kind->name, "%s", hole ? hole + 3 : like->name);
-    like->type = kind->type = choose_type(q, slot, &kind->no_blocks);
     return FB_OK;
+}
+
+/* "blk.{}.ffn_up.weight" is of the kind "ffn_up.weight". */
+static int32_t kind_of(quantizer *q, const item *like, fb_dtype asked, int64_t cols) {
+    const char *hole = strstr(like->name, "{}."), *name = hole ? hole + 3 : like->name;
+    for (int64_t i = 0; i < q->report->kind_count; i++)
+        if (strcmp(q->report->kinds[i]->name, name) == 0 && q->report->kinds[i]->asked == asked)
+            return (int32_t)i;
+    fb_quantize_kind *kind = q->report->kinds[q->report->kind_count];
+    snprintf(kind->name, sizeof kind->name, "%s", name);
+    kind->asked = asked;
+    kind->type = asked == FB_F32 ? FB_F32 : fb_mix_fitting(asked, cols);
+    kind->no_blocks = kind->type != asked;
+    return (int32_t)q->report->kind_count++;
+}
+
+/* The kinds of a slot's tensors, in the order of layers, before those of the next slot. */
+static void add_kinds(quantizer *q, const item *like) {
+    const fb_program *p = &q->model->spec->program;
+    for (int64_t layer = 0; layer < (p->slots[like->slot].per_layer ? p->layers : 1); layer++)
+        kind_of(q, like, asked_type(q, like, layer), p->slots[like->slot].cols);
 }
 
 static void add_item(quantizer *q, int32_t slot, int64_t layer, const item *like) {
@@ -131,6 +147,7 @@ static void add_item(quantizer *q, int32_t slot, int64_t layer, const item *like
     *to = *like;
     to->weight = *w;
     to->layer = layer;
+    to->kind = kind_of(q, like, asked_type(q, like, layer), p->slots[slot].cols);
     if (like->vector) to->weight.rows = w->cols, to->weight.cols = 1;
     const char *hole = strstr(like->name, "{}");
     if (hole)
@@ -138,6 +155,7 @@ static void add_item(quantizer *q, int32_t slot, int64_t layer, const item *like
                  (long long)layer, hole + 2);
     fb_quantize_kind *kind = q->report->kinds[to->kind];
     int64_t weights = to->weight.rows * to->weight.cols;
+    to->type = kind->type;
     kind->tensors++;
     kind->weights += weights;
     kind->bytes += fb_dtype_bytes(to->type, weights);
@@ -163,7 +181,10 @@ static fb_status list_items(quantizer *q, fb_error *err) {
     q->items = calloc((size_t)(p->slot_count * p->layers), sizeof *q->items);
     if (!q->items)
         return fb_fail_memory(err, "tensors", p->slot_count * p->layers * (int64_t)sizeof *q->items);
-    for (int32_t s = 0; s < p->slot_count; s++) FB_TRY(add_kind(q, s, likes, err));
+    for (int32_t s = 0; s < p->slot_count; s++) {
+        FB_TRY(describe_slot(q, s, &likes[s], err));
+        add_kinds(q, &likes[s]);
+    }
     int32_t first = add_slots(q, 0, 0, likes), last = first;
     for (int64_t layer = 0; layer < p->layers; layer++) last = add_slots(q, first, layer, likes);
     add_slots(q, last, 0, likes);
@@ -222,7 +243,7 @@ static void convert_worker(void *arg, int32_t worker) {
         float *values = row_at(q->values, q, i);
         uint8_t *to = bytes_at(q->to, q, i);
         fb_quant_decode(w->dtype, source_row(q, w, q->rows[i], i), w->cols, values);
-        fb_quant_search(q->converting->type, values, w->cols, to);
+        fb_quant_search(q->converting->type, values, w->cols, q->columns, to);
         fb_quant_decode(q->converting->type, to, w->cols, row_at(q->back, q, i));
     }
 }
@@ -320,21 +341,27 @@ static fb_status write_rows(quantizer *q, const item *t, fb_error *err) {
     return status;
 }
 
-/* Before a matrix that is rounded to 4 bits and whose linear has a bias. At 8 bits there is little to
- * correct, and a Q8_0 file stays what others write, to the byte. */
+/* Before a matrix whose linear has a bias. */
 static fb_status begin_shift(quantizer *q, const item *t, fb_error *err) {
-    if (t->type != FB_Q4_0 || !fb_dtype_is_float(t->weight.dtype)) return FB_OK;
+    const fb_importance *known = q->options->importance;
+    bool rounds = !fb_dtype_is_float(t->type) && t->type != FB_Q8_0;
+    if (!(known ? rounds : fb_mix_corrects(t->type)) || !fb_dtype_is_float(t->weight.dtype)) return FB_OK;
     int32_t bias = fb_model_bias_slot(q->model, t->slot);
     if (bias == FB_NONE) return FB_OK;
-    FB_TRY(fb_model_input_mean(q->model, t->slot, t->layer, &q->mean, err));
+    FB_TRY(known ? fb_importance_mean(known, t->slot, t->layer, &q->mean, err)
+                 : fb_model_input_mean(q->model, t->slot, t->layer, &q->mean, err));
     if (!q->mean) return FB_OK;
     q->shift = q->shifts[bias] = calloc((size_t)t->weight.rows, sizeof *q->shift);
     return q->shift ? FB_OK : fb_fail_memory(err, t->name, t->weight.rows * (int64_t)sizeof *q->shift);
 }
 
 static fb_status write_item(quantizer *q, const item *t, fb_error *err) {
+    if (q->options->importance && !t->vector)
+        FB_TRY(fb_importance_weights(q->options->importance, t->slot, t->layer, &q->columns, err));
     FB_TRY(begin_shift(q, t, err));
     FB_TRY(write_rows(q, t, err));
+    free(q->columns);
+    q->columns = NULL;
     free(q->mean);
     q->mean = NULL;
     if (!q->shifts[t->slot]) return FB_OK;
@@ -372,12 +399,14 @@ static fb_status quantize(quantizer *q, const char *path, fb_error *err) {
 }
 
 static fb_status check_type(const char *what, fb_dtype type, fb_error *err) {
-    if (type == FB_F16 || type == FB_Q8_0 || type == FB_Q4_0) return FB_OK;
-    return fb_fail(err, FB_ERROR_USAGE, "%s: %s (f16, q8_0, q4_0)", what, fb_dtype_name(type));
+    char types[160];
+    if (fb_mix_has_type(type)) return FB_OK;
+    return fb_fail(err, FB_ERROR_USAGE, "%s: %s (%s)", what, fb_dtype_name(type),
+                   fb_mix_types(types, sizeof types));
 }
 
-static fb_status make_report(const fb_model *model, fb_quantize_report **out, fb_error *err) {
-    int64_t kinds = model->spec->program.slot_count;
+static fb_status make_report(fb_quantize_report **out, fb_error *err) {
+    int64_t kinds = MAX_KINDS;
     fb_quantize_report *report = *out = calloc(1, sizeof *report);
     if (report) report->kinds = fb_memory_structs(kinds, sizeof **report->kinds);
     if (report && report->kinds) return FB_OK;
@@ -398,12 +427,17 @@ fb_status fb_model_quantize(const fb_model *model, const char *path, const fb_qu
     if (!path || !*path) return fb_fail(err, FB_ERROR_USAGE, "quantize: no path given");
     FB_TRY(check_type("type", options.type, err));
     FB_TRY(check_type("head", options.head, err));
+    if (!fb_mix_is_known(options.mix))
+        return fb_fail(err, FB_ERROR_USAGE, "mix: %lld (an fb_mix)", (long long)options.mix);
+    if (options.importance && !fb_importance_fits(options.importance, model))
+        return fb_fail(err, FB_ERROR_USAGE, "importance: of a model of another shape");
     FB_TRY(fb_tensors_check_files(model->tensors, err));
     quantizer q = {.model = model, .options = &options};
-    fb_status status = make_report(model, &q.report, err);
+    fb_status status = make_report(&q.report, err);
     if (status == FB_OK) status = quantize(&q, path, err);
     fb_gguf_writer_free(q.writer);
     for (int32_t i = 0; i < FB_MAX_SLOTS; i++) free(q.shifts[i]);
+    free(q.columns);
     free(q.mean);
     free(q.rope.factors[0]);
     free(q.rope.factors[1]);

@@ -28,6 +28,8 @@ struct fb_session {
     int64_t logits_rows, logits_capacity;
     int32_t best;          /* the best token of the last step, if the plan computes only that */
     int64_t step_position; /* position of the current step */
+    fb_linear_fn on_linear;
+    void *linear_user;
 };
 
 static const fb_program *program_of(const fb_session *s) { return &s->execution->plan.program; }
@@ -152,6 +154,11 @@ static bool forward_hidden(void *user, int64_t layer, const float *hidden, int64
     return s->options.on_hidden(s->options.user, layer, s->step_position, hidden, rows, cols);
 }
 
+static void forward_linear(void *user, int32_t slot, int64_t layer, const fb_view *x, int64_t rows) {
+    fb_session *s = user;
+    s->on_linear(s->linear_user, slot, layer, x, rows);
+}
+
 /* Runs one step of `count` tokens, of a prompt or generated. The last `wanted` of them write logits to
  * `logits`, or candidates to `choice`. */
 static fb_status run_step(fb_session *s, const int32_t *ids, int64_t count, bool prompt, int64_t wanted,
@@ -169,6 +176,7 @@ static fb_status run_step(fb_session *s, const int32_t *ids, int64_t count, bool
                       .choices = choice,
                       .best = &s->best,
                       .on_hidden = s->options.on_hidden ? forward_hidden : NULL,
+                      .on_linear = s->on_linear ? forward_linear : NULL,
                       .user = s,
                       .cancel = &s->cancel};
     s->step_position = s->position;
@@ -292,6 +300,10 @@ const char *fb_session_backend(const fb_session *s) { return s->execution->reque
 int32_t fb_session_threads(const fb_session *s) { return fb_executor_threads(s->execution->executor); }
 const char *fb_session_isa(const fb_session *s) { return fb_executor_variant(s->execution->executor); }
 const fb_execution *fb_session_execution(const fb_session *s) { return s->execution; }
+void fb_session_watch(fb_session *s, fb_linear_fn fn, void *user) {
+    s->on_linear = fn;
+    s->linear_user = user;
+}
 const fb_trace *fb_session_trace(const fb_session *s) { return &s->trace; }
 
 void fb_session_reset(fb_session *s) {

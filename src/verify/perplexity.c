@@ -211,14 +211,16 @@ static fb_status prepare(scoring *s, const fb_model *model, const int32_t *ids, 
     return FB_OK;
 }
 
-fb_status fb_perplexity_run(const fb_model *model, const fb_perplexity_options *given, const int32_t *ids,
-                            int64_t count, fb_perplexity_report **report, fb_error *err) {
+fb_status fb_perplexity_watch(const fb_model *model, const fb_perplexity_options *given, const int32_t *ids,
+                              int64_t count, fb_linear_fn on_linear, void *user,
+                              fb_perplexity_report **report, fb_error *err) {
     *report = NULL;
     fb_perplexity_options options;
     FB_TRY(fb_perplexity_options_take(given, &options, err));
     scoring s = {.options = &options};
     fb_status status = prepare(&s, model, ids, count, err);
     s.all.start = fb_now();
+    if (status == FB_OK) fb_session_watch(s.session, on_linear, user);
     if (status == FB_OK) status = (halves(&s) ? score_halves : score_text)(&s, ids, count, err);
     if (status == FB_OK) s.report->all = score_of(&s.all);
     fb_session_free(s.session);
@@ -228,6 +230,11 @@ fb_status fb_perplexity_run(const fb_model *model, const fb_perplexity_options *
     else
         fb_perplexity_free(s.report);
     return status;
+}
+
+fb_status fb_perplexity_run(const fb_model *model, const fb_perplexity_options *options, const int32_t *ids,
+                            int64_t count, fb_perplexity_report **report, fb_error *err) {
+    return fb_perplexity_watch(model, options, ids, count, NULL, NULL, report, err);
 }
 
 void fb_perplexity_free(fb_perplexity_report *report) {

@@ -1,6 +1,6 @@
 /* Quantised blocks, bit for bit as the `gguf` package has them (tests/data/quant/make_vectors.py), and what
  * no file should hold but one may. */
-#include "base/quant.h"
+#include "base/quant_join.h"
 
 #include <float.h>
 #include <math.h>
@@ -13,13 +13,13 @@
 static const struct {
     fb_dtype dtype;
     const char *name; /* in the vector file */
-    bool written;
+    bool reference;   /* the package has plain rounding of it */
 } types[] = {
-    {FB_Q8_0, "Q8_0", true},    {FB_Q4_0, "Q4_0", true},      {FB_Q4_1, "Q4_1", false},
-    {FB_Q5_0, "Q5_0", false},   {FB_Q5_1, "Q5_1", false},     {FB_Q4_K, "Q4_K", false},
-    {FB_Q5_K, "Q5_K", false},   {FB_Q6_K, "Q6_K", false},     {FB_Q2_K, "Q2_K", false},
-    {FB_Q3_K, "Q3_K", false},   {FB_IQ4_NL, "IQ4_NL", false}, {FB_IQ4_XS, "IQ4_XS", false},
-    {FB_MXFP4, "MXFP4", false},
+    {FB_Q8_0, "Q8_0", true},   {FB_Q4_0, "Q4_0", true},      {FB_Q4_1, "Q4_1", true},
+    {FB_Q5_0, "Q5_0", true},   {FB_Q5_1, "Q5_1", true},      {FB_Q4_K, "Q4_K", false},
+    {FB_Q5_K, "Q5_K", false},  {FB_Q6_K, "Q6_K", false},     {FB_Q2_K, "Q2_K", false},
+    {FB_Q3_K, "Q3_K", false},  {FB_IQ4_NL, "IQ4_NL", false}, {FB_IQ4_XS, "IQ4_XS", false},
+    {FB_MXFP4, "MXFP4", true},
 };
 
 enum { TYPES = sizeof types / sizeof *types };
@@ -77,7 +77,7 @@ static void test_decode_single(void **state) {
 static void test_encode(void **state) {
     (void)state;
     for (int t = 0; t < TYPES; t++) {
-        if (!types[t].written) continue;
+        if (!types[t].reference) continue;
         const fb_tensor_entry *input = vector(types[t].name, "input"),
                               *want = vector(types[t].name, "encoded");
         float *values = malloc((size_t)input->count * sizeof *values);
@@ -131,6 +131,110 @@ static void test_encode_again(void **state) {
     free(blocks);
 }
 
+/* ---- every type ---- */
+
+static void search(fb_dtype dtype, const float *from, int64_t count, void *to) {
+    fb_quant_search(dtype, from, count, NULL, to);
+}
+
+#define MAX_BYTES 210 /* of a block */
+
+/* Any bytes come back from their split block. */
+static void test_join(void **state) {
+    (void)state;
+    fbt_random random = fbt_random_start(48);
+    for (int t = 0; t < TYPES; t++)
+        for (int round = 0; round < 300; round++) {
+            uint8_t from[MAX_BYTES], to[MAX_BYTES];
+            quant_parts parts;
+            for (int i = 0; i < MAX_BYTES; i++)
+                from[i] = (uint8_t)fbt_random_bits(&random), to[i] = (uint8_t)~from[i];
+            if (types[t].dtype == FB_MXFP4) from[0] = (uint8_t)round;
+            quant_types[types[t].dtype].split(from, &parts);
+            quant_joiners[types[t].dtype](&parts, to);
+            assert_memory_equal(to, from,
+                                (size_t)fb_dtype_bytes(types[t].dtype, fb_dtype_block(types[t].dtype)));
+        }
+}
+
+static double squared_error(fb_dtype dtype, const float *x, const float *weights, const uint8_t *bytes) {
+    float y[FB_MAX_BLOCK];
+    double sum = 0;
+    fb_quant_decode(dtype, bytes, fb_dtype_block(dtype), y);
+    for (int64_t i = 0; i < fb_dtype_block(dtype); i++)
+        sum += (weights ? (double)weights[i] : 1) * pow((double)x[i] - (double)y[i], 2);
+    return sum;
+}
+
+/* The error relative to the norm, of plain rounding and after a search, for normal values. A change that
+ * makes a search worse by more than half a percent fails. */
+static void test_errors(void **state) {
+    (void)state;
+    static const struct {
+        fb_dtype dtype;
+        double plain, searched;
+    } want[] = {
+        {FB_Q4_0, 0.08783, 0.08289},   {FB_Q4_1, 0.08075, 0.07100},   {FB_Q5_0, 0.04394, 0.04114},
+        {FB_Q5_1, 0.03899, 0.03451},   {FB_Q4_K, 0.07901, 0.06967},   {FB_Q5_K, 0.03844, 0.03447},
+        {FB_Q6_K, 0.01900, 0.01690},   {FB_Q2_K, 0.33058, 0.26003},   {FB_Q3_K, 0.15700, 0.14456},
+        {FB_IQ4_NL, 0.08177, 0.07403}, {FB_IQ4_XS, 0.08052, 0.07390}, {FB_MXFP4, 0.11487, 0.11082},
+    };
+    for (size_t t = 0; t < sizeof want / sizeof *want; t++) {
+        fbt_random random = {49};
+        double norm = 0, plain = 0, searched = 0;
+        for (int round = 0; round < 100; round++) {
+            float x[FB_MAX_BLOCK];
+            uint8_t bytes[MAX_BYTES];
+            int64_t block = fb_dtype_block(want[t].dtype);
+            for (int64_t i = 0; i < block; i++)
+                norm += pow((double)(x[i] = (float)fbt_random_normal(&random)), 2);
+            fb_quant_encode(want[t].dtype, x, block, bytes);
+            plain += squared_error(want[t].dtype, x, NULL, bytes);
+            fb_quant_search(want[t].dtype, x, block, NULL, bytes);
+            searched += squared_error(want[t].dtype, x, NULL, bytes);
+        }
+        double wanted = want[t].searched, got = sqrt(searched / norm);
+        if (!(got < wanted * 1.005 && fabs(sqrt(plain / norm) / want[t].plain - 1) < 0.005))
+            fail_msg("%s: %.5f, searched %.5f", fb_dtype_name(want[t].dtype), sqrt(plain / norm), got);
+    }
+}
+
+/* The bytes are the same on every machine. */
+static void test_pinned(void **state) {
+    (void)state;
+    static const uint32_t want[][2] = {
+        {0x8003ef4d, 0x8003ef4d}, /* Q8_0 */
+        {0x1fc0ddcc, 0xbc3e8e40}, /* Q4_0 */
+        {0xc75c381c, 0xbd41113e}, /* Q4_1 */
+        {0x7069033d, 0x86a9c8aa}, /* Q5_0 */
+        {0xdbf92f84, 0x265d6636}, /* Q5_1 */
+        {0xe83129d6, 0x9b396879}, /* Q4_K */
+        {0xaaf63a79, 0xead41106}, /* Q5_K */
+        {0x83163209, 0x2313d3f1}, /* Q6_K */
+        {0x0a2d7d6e, 0x3c02b011}, /* Q2_K */
+        {0x78720922, 0x39a58c45}, /* Q3_K */
+        {0xf001ea65, 0x9c096935}, /* IQ4_NL */
+        {0x74e937e2, 0x75d4e11d}, /* IQ4_XS */
+        {0x995ec4b9, 0xdf02ac87}, /* MXFP4 */
+    };
+    const fb_tensor_entry *input = vector("Q4_0", "input");
+    float *x = malloc((size_t)input->count * sizeof *x);
+    uint8_t *bytes = malloc((size_t)input->count * 2);
+    assert_true(x && bytes);
+    memcpy(x, input->data, (size_t)input->count * sizeof *x);
+    int64_t count = input->count / FB_MAX_BLOCK * FB_MAX_BLOCK;
+    for (int t = 0; t < TYPES; t++)
+        for (int searched = 0; searched < 2; searched++) {
+            uint32_t hash = 2166136261u;
+            (searched ? search : fb_quant_encode)(types[t].dtype, x, count, bytes);
+            for (int64_t i = 0; i < fb_dtype_bytes(types[t].dtype, count); i++)
+                hash = (hash ^ bytes[i]) * 16777619u;
+            if (hash != want[t][searched]) fail_msg("%s, searched %d: 0x%08x", types[t].name, searched, hash);
+        }
+    free(x);
+    free(bytes);
+}
+
 /* ---- searching ---- */
 
 typedef void (*quant_fn)(fb_dtype dtype, const float *from, int64_t count, void *to);
@@ -166,7 +270,7 @@ static void test_search_error(void **state) {
     for (int round = 0; round < ROUNDS; round++) {
         float x[32];
         random_block(&random, round, x);
-        double encoded = q4_0_error(fb_quant_encode, x), searched = q4_0_error(fb_quant_search, x);
+        double encoded = q4_0_error(fb_quant_encode, x), searched = q4_0_error(search, x);
         assert_true(searched <= encoded * (1 + 1e-6));
         ratios += encoded > 0 ? searched / encoded : 1;
     }
@@ -189,7 +293,7 @@ static void test_search_best(void **state) {
                 error += pow((double)x[i] - d * fmin(fmax(floor((double)x[i] / d + 0.5), -8), 7), 2);
             least = fmin(least, error);
         }
-        double searched = q4_0_error(fb_quant_search, x);
+        double searched = q4_0_error(search, x);
         assert_true(searched >= least * (1 - 1e-5) && searched < least * 1.1);
         sum += searched;
         least_sum += least;
@@ -202,7 +306,7 @@ static void test_search_exact(void **state) {
     (void)state;
     fbt_random random = fbt_random_start(45);
     float x[32] = {0};
-    assert_true(q4_0_error(fb_quant_search, x) == 0);
+    assert_true(q4_0_error(search, x) == 0);
     for (int round = 0; round < 600; round++) {
         int most = 6 + round % 3;
         float d = fb_f16_to_f32(fb_f32_to_f16((float)fbt_random_normal(&random))) * (round & 1 ? 0x1p-8f : 1);
@@ -212,7 +316,7 @@ static void test_search_exact(void **state) {
             x[i] = (float)q * d;
         }
         x[round % 32] = (float)-most * d;
-        assert_true(q4_0_error(fb_quant_search, x) == 0);
+        assert_true(q4_0_error(search, x) == 0);
     }
 }
 
@@ -226,7 +330,7 @@ static void test_search_others(void **state) {
     for (size_t t = 0; t < sizeof others / sizeof *others; t++) {
         uint8_t encoded[256], searched[256];
         fb_quant_encode(others[t], x, 64, encoded);
-        fb_quant_search(others[t], x, 64, searched);
+        fb_quant_search(others[t], x, 64, NULL, searched);
         assert_memory_equal(encoded, searched, (size_t)fb_dtype_bytes(others[t], 64));
     }
 }
@@ -239,20 +343,42 @@ static void test_encode_hostile(void **state) {
                                     -FLT_MAX, FLT_MIN, FLT_TRUE_MIN, -FLT_TRUE_MIN, -0.0f};
     enum { HOSTILE = sizeof hostile / sizeof *hostile };
     for (int t = 0; t < TYPES; t++)
-        for (int k = 0; types[t].written && k < HOSTILE * HOSTILE; k++) {
-            float x[32];
-            for (int i = 0; i < 32; i++)
+        for (int k = 0; k < HOSTILE * HOSTILE; k++) {
+            float x[FB_MAX_BLOCK], y[FB_MAX_BLOCK];
+            int64_t block = fb_dtype_block(types[t].dtype);
+            for (int i = 0; i < block; i++)
                 x[i] = i % 3 == 0 ? hostile[k % HOSTILE] : i % 3 == 1 ? 1.0f : hostile[k / HOSTILE];
-            uint8_t first[34] = {0}, second[34] = {0};
-            fb_quant_encode(types[t].dtype, x, 32, first);
-            fb_quant_encode(types[t].dtype, x, 32, second);
+            uint8_t first[MAX_BYTES] = {0}, second[MAX_BYTES] = {0};
+            fb_quant_encode(types[t].dtype, x, block, first);
+            fb_quant_encode(types[t].dtype, x, block, second);
             assert_memory_equal(first, second, sizeof first);
-            float y[32];
             bool finite = true;
-            fb_quant_decode(types[t].dtype, first, 32, y);
-            for (int i = 0; i < 32; i++) finite = finite && isfinite(x[i]) && fabsf(x[i]) < 1e6f;
-            fb_quant_search(types[t].dtype, x, 32, second);
+            fb_quant_decode(types[t].dtype, first, block, y);
+            for (int i = 0; i < block; i++) finite = finite && isfinite(x[i]);
+            fb_quant_search(types[t].dtype, x, block, NULL, second);
             if (!finite) assert_memory_equal(first, second, sizeof first);
+        }
+}
+
+/* Weights that are zero, huge or unlike: the bytes decode, and the weighted error is not above that of plain
+ * rounding. */
+static void test_search_weights(void **state) {
+    (void)state;
+    fbt_random random = fbt_random_start(47);
+    for (int t = 0; t < TYPES; t++)
+        for (int round = 0; round < 60; round++) {
+            float x[FB_MAX_BLOCK], weights[FB_MAX_BLOCK];
+            uint8_t bytes[MAX_BYTES];
+            int64_t block = fb_dtype_block(types[t].dtype);
+            for (int i = 0; i < block; i += 32) random_block(&random, 4 * (i / 32) + round, x + i);
+            for (int i = 0; i < block; i++) {
+                weights[i] = (float)pow(fbt_random_normal(&random), 2) * (round % 5 == 1 ? 0x1p60f : 1);
+                if (round % 5 == 2 || (round % 5 == 3 && i % 7)) weights[i] = 0;
+            }
+            fb_quant_encode(types[t].dtype, x, block, bytes);
+            double plain = squared_error(types[t].dtype, x, weights, bytes);
+            fb_quant_search(types[t].dtype, x, block, weights, bytes);
+            assert_true(squared_error(types[t].dtype, x, weights, bytes) <= plain * (1 + 1e-5));
         }
 }
 
@@ -263,7 +389,7 @@ static void test_decode_hostile(void **state) {
     for (int t = 0; t < TYPES; t++) {
         int64_t block = fb_dtype_block(types[t].dtype), bytes = fb_dtype_bytes(types[t].dtype, block);
         for (int round = 0; round < 300; round++) {
-            uint8_t from[210];
+            uint8_t from[MAX_BYTES];
             float to[FB_MAX_BLOCK];
             for (int64_t i = 0; i < bytes; i++)
                 from[i] = round ? (uint8_t)fbt_random_bits(&random) : 0xff; /* first: scales are NaN */
@@ -304,7 +430,9 @@ int main(void) {
         cmocka_unit_test(test_encode_again),   cmocka_unit_test(test_encode_hostile),
         cmocka_unit_test(test_decode_hostile), cmocka_unit_test(test_floats),
         cmocka_unit_test(test_search_error),   cmocka_unit_test(test_search_best),
-        cmocka_unit_test(test_search_exact),   cmocka_unit_test(test_search_others),
+        cmocka_unit_test(test_search_exact),   cmocka_unit_test(test_search_weights),
+        cmocka_unit_test(test_join),           cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_pinned),         cmocka_unit_test(test_search_others),
     };
     return cmocka_run_group_tests(tests, open_vectors, close_vectors);
 }

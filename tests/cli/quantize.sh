@@ -64,13 +64,45 @@ for model in neox-serial llama-mha llama-gqa-tied gpt2; do
     succeeds "$model: holds" verify "$out/$model.gguf" --golden tests/data/golden/$model/golden.safetensors
 done
 succeeds "no whole blocks" quantize tests/data/golden/llama-llama3-bias "$out/rows.gguf"
-matches "no whole blocks: named" "$work/out" '^attn_q.weight +f16 .*no whole blocks$'
-matches "no whole blocks: only where it is so" "$work/out" '^attn_output.weight +f16 .*no whole blocks$|^attn_output.weight +q8_0 '
+matches "no whole blocks: named" "$work/out" '^attn_q.weight +f16 .*no whole blocks of q8_0$'
+matches "no whole blocks: only where it is so" "$work/out" '^attn_output.weight +f16 .*no whole blocks of q8_0$|^attn_output.weight +q8_0 '
+# Every type and mix, in any case. Matrices of 256 columns; the mixes have a head of q6_k.
+for pair in q6_k:6.56 q5_k:5.50 Q5_K_M:5.9 q5_K_S:5.6 q5_1:6.00 q5_0:5.50 q4_k:4.50 Q4_K_M:5.2 q4_k_s:4.8 q4_1:5.00 iq4_nl:4.50 IQ4_XS:4.6 \
+    mxfp4:4.25 q3_k:3.44 Q3_K_L:4.8 q3_K_M:4.3 q3_k_s:3.8 q2_K:3.5; do
+    type=${pair%:*}
+    succeeds "$type" quantize "$out/type.gguf" --type $type --force --json
+    bits=$(member bits_per_weight "$work/out")
+    holds "$type: $bits bits a weight" in_range "$bits" "${pair#*:}" "$(echo "${pair#*:} + 0.2" | bc)"
+    succeeds "$type: runs" run "$out/type.gguf" -p "Once upon a time" --temp 0 -n 8
+done
+succeeds "a mix" quantize "$out/type.gguf" --type q4_k_m --force
+matches "a mix: the head" "$work/out" '^output.weight +q6_k '
+matches "a mix: the embedding" "$work/out" '^token_embd.weight +q4_k '
+matches "a mix: half of the layers" "$work/out" '^ffn_down.weight +q6_k +4 '
+matches "a mix: the other half" "$work/out" '^ffn_down.weight +q4_k +4 '
+succeeds "a mix with another head" quantize "$out/type.gguf" --type q4_K_M --keep-head q8_0 --force
+matches "a mix with another head: it is there" "$work/out" '^output.weight +q8_0 '
+# Rows of 64 are whole blocks of 32, not of 256.
+succeeds "blocks of 256" quantize tests/data/golden/llama-mha "$out/type.gguf" --type q4_K_M --force
+matches "blocks of 256: blocks of 32 instead" "$work/out" '^ffn_up.weight +q5_0 .* rows are no whole blocks of q4_k$'
+# With a text: the same bytes each time, and a better score of another text.
+succeeds "--calibrate" quantize "$out/type.gguf" --type q3_k --calibrate tests/data/oz.txt --force
+matches "--calibrate: the text's perplexity" "$work/out" '^perplexity +4[0-9]\.[0-9]{4} before, [45][0-9]\.[0-9]{4} after, of the text.s [0-9]+ tokens$'
+matches "--calibrate: biases" "$work/out" '^biases corrected +32$'
+fusebox quantize "$out/again.gguf" --type q3_k --calibrate tests/data/oz.txt --force --json
+holds "--calibrate: identical" cmp "$out/type.gguf" "$out/again.gguf"
+holds "--calibrate: --json" python3 -c '
+import json, sys
+r = json.load(open(sys.argv[1]))
+assert r["text"] == "tests/data/oz.txt" and r["text_tokens"] > 2000 and r["perplexity_before"] < r["perplexity"]' "$work/out"
+refuses "--calibrate: no text" 2 'none.txt: No such file' quantize "$out/type.gguf" --force --calibrate none.txt
+refuses "--calibrate: too short a text" 2 'text: ' quantize "$out/type.gguf" --force --calibrate /dev/null
 succeeds "a directory with a slash" quantize tests/data/golden/gpt2/ "$out/slash.gguf"
 
 rm -f "$out"/*
 refuses "no arguments" 2 'OUT.gguf: none given' quantize
-refuses "an unknown type" 2 '--type: q5_1 \(f16, q8_0, q4_0\)' quantize "$out/x.gguf" --type q5_1
+refuses "an unknown type" 2 '--type: q4_k_x \(f16, q8_0, q6_k, q5_K_M, .*\)$' quantize "$out/x.gguf" --type q4_k_x
+refuses "a mix for the head" 2 '--keep-head: q4_K_M \(f16, q8_0, q6_k, q5_k, .*\)$' quantize "$out/x.gguf" --keep-head q4_K_M
 refuses "an unknown head" 2 '--keep-head: f32 ' quantize "$out/x.gguf" --keep-head f32
 refuses "too many arguments" 2 '' quantize a b c
 refuses "no model" 2 'none: No such file' quantize none "$out/x.gguf"

@@ -63,7 +63,7 @@ static void check_weight(const fb_weight *from, const fb_weight *got) {
     assert_int_equal(got->cols, cols);
     for (int64_t r = 0; r < from->rows; r++) {
         row_of(from, r, want);
-        fb_quant_search(got->dtype, want, cols, bytes);
+        fb_quant_search(got->dtype, want, cols, NULL, bytes);
         fb_quant_decode(got->dtype, bytes, cols, want);
         row_of(got, r, have);
         assert_memory_equal(have, want, (size_t)cols * sizeof *want);
@@ -302,7 +302,7 @@ static void refuse(const char *model_path, fb_dtype type, fb_dtype head, fb_stat
 
 static void test_refusals(void **state) {
     (void)state;
-    refuse(FBT_GOLDENS "/gpt2", FB_Q6_K, FB_F16, FB_ERROR_USAGE, "type|q6_k|q8_0");
+    refuse(FBT_GOLDENS "/gpt2", FB_BF16, FB_F16, FB_ERROR_USAGE, "type|bf16|q8_0");
     refuse(FBT_GOLDENS "/gpt2", FB_Q8_0, FB_F32, FB_ERROR_USAGE, "head|f32|q8_0");
     refuse(FBT_GOLDENS "/gpt2-inner", FB_F16, FB_F16, FB_ERROR_UNSUPPORTED, "activation|gelu|gelu_tanh");
     refuse(FBT_GOLDENS "/neox-old-nobias", FB_F16, FB_F16, FB_ERROR_UNSUPPORTED, "activation|gelu_tanh|gelu");

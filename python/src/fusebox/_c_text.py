@@ -143,6 +143,8 @@ class fb_quantize_options(Structure):
         ("name", c_char_p),
         ("on_progress", fb_progress_fn),
         ("user", c_void_p),
+        ("mix", c_int64),
+        ("importance", c_void_p),
     ]
 
 
@@ -157,6 +159,7 @@ class fb_quantize_kind(Structure):
         ("corrected", c_int64),
         ("rel", c_double),
         ("max_abs", c_double),
+        ("asked", Dtype),
     ]
 
 
@@ -203,6 +206,8 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "fb_curve_free": (None, [POINTER(fb_curve_report)]),
     "fb_curve_svg": (Status, [POINTER(fb_curve_report), c_char_p, _error]),
     "fb_quantize_options_init": (None, [POINTER(fb_quantize_options), c_size_t]),
+    "fb_quantize_options_parse": (Status, [c_char_p, POINTER(fb_quantize_options), _error]),
+    "fb_quantize_name": (c_char_p, [c_int64]),
     "fb_model_quantize": (
         Status,
         [c_void_p, c_char_p, POINTER(fb_quantize_options), POINTER(POINTER(fb_quantize_report)), _error],

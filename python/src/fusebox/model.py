@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .bench import BenchReport, OpsReport, StreamBenchReport
     from .perplexity import CurveReport, PerplexityReport
     from .plan import Plan, Profile
-    from .quantize import QuantizeReport
+    from .quantize import QuantizedMix, QuantizedType, QuantizeReport
     from .verify import FusionReport, GoldenReport, StreamReport
 
     class _Options(SessionOptions, Sampling, total=False):
@@ -377,13 +377,13 @@ class Model:
     def quantize(
         self,
         path: str | os.PathLike[str],
-        type: Literal["f16", "q8_0", "q4_0"] = "q8_0",
+        type: QuantizedType | QuantizedMix = "q8_0",
         *,
-        head: Literal["f16", "q8_0", "q4_0"] | None = None,
+        head: QuantizedType | None = None,
         replace: bool = False,
     ) -> QuantizeReport:
-        """Writes the whole model, tokenizer included, as a GGUF file: matrices in this type, vectors in f32. `head`:
-        the type of the output head, by default that of the matrices. An existing file is refused, unless `replace`.
+        """Writes the whole model, tokenizer included, as a GGUF file: matrices in this type or mix, vectors in f32.
+        `head`: the type of the output head, by default that of the matrices, of a mix q6_k. An existing file is refused, unless `replace`.
         `path` never holds a partial file. The report prints as ``fusebox quantize``."""
         from . import quantize
 

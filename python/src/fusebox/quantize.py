@@ -5,15 +5,36 @@ from __future__ import annotations
 import ctypes
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Iterator
+from typing import TYPE_CHECKING, Any, Iterator, Literal
 
 from . import _c_text as c
-from ._c import dtype, dtype_name, lib, text, to_bytes
+from ._c import call, dtype, dtype_name, lib, text, to_bytes
 from ._report import make, options, with_progress
 from ._text import digits, paragraph, scaled, shown, table
 
 if TYPE_CHECKING:
     from .model import Model
+
+QuantizedType = Literal[
+    "f16",
+    "q8_0",
+    "q6_k",
+    "q5_k",
+    "q5_1",
+    "q5_0",
+    "q4_k",
+    "q4_1",
+    "q4_0",
+    "iq4_nl",
+    "iq4_xs",
+    "mxfp4",
+    "q3_k",
+    "q2_k",
+]
+"""Types of matrices in a file. For all matrices, "iq4_xs" and "q2_k" are the mixes of that name."""
+
+QuantizedMix = Literal["q5_K_M", "q5_K_S", "q4_K_M", "q4_K_S", "q3_K_L", "q3_K_M", "q3_K_S"]
+"""Mixes: most matrices have the type in the name, the head q6_k, and some a better type."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +45,7 @@ class QuantizedKind:
     """Such as ``ffn_up.weight``."""
     type: str
     no_blocks: bool
-    """It stayed in f16, because its rows are not whole blocks of the type asked for."""
+    """Its rows are not whole blocks of the type asked for: it is of another one."""
     tensors: int
     weights: int
     bytes: int
@@ -34,11 +55,13 @@ class QuantizedKind:
     """Norm of the error over the norm of the weights."""
     max_abs: float
     """Largest error of a weight."""
+    asked: str
+    """The type that it would have if its rows were whole blocks."""
 
     def _cells(self) -> tuple[str, ...]:
         inexact = f"{self.rel:.2e}" if self.rel > 0 else "corrected" if self.corrected else "exact"
         largest = f"{self.max_abs:.2e}" if self.rel > 0 else ""
-        note = "rows are no whole blocks" if self.no_blocks else ""
+        note = f"rows are no whole blocks of {self.asked}" if self.no_blocks else ""
         return self.name, self.type, f"{self.tensors}", f"{scaled(self.bytes)}B", inexact, largest, note
 
 
@@ -74,7 +97,7 @@ class QuantizeReport:
         yield "file", f"{shown(self.file)}, {digits(self.file_bytes)} bytes"
 
     def __str__(self) -> str:
-        layout = "{:<20}  {:>5}  {:>7}  {:>10}  {:>9}  {:>9}"
+        layout = "{:<20}  {:>6}  {:>7}  {:>10}  {:>9}  {:>9}"
         lines = [layout.format(*self._HEADER)]
         for kind in self.kinds:
             *cells, note = kind._cells()
@@ -98,6 +121,7 @@ def _read_kind(kind: Any) -> QuantizedKind:
         corrected=kind.corrected,
         rel=kind.rel,
         max_abs=kind.max_abs,
+        asked=dtype_name(kind.asked),
     )
 
 
@@ -105,8 +129,9 @@ def quantize(
     model: Model, path: str | os.PathLike[str], type: str, head: str | None, replace: bool
 ) -> QuantizeReport:
     settings = options(c.fb_quantize_options, lib.fb_quantize_options_init)
-    settings.type = dtype(type)
-    settings.head = dtype(type if head is None else head)
+    call(lib.fb_quantize_options_parse, to_bytes("type", type), ctypes.byref(settings))
+    if head is not None:
+        settings.head = dtype(head)
     settings.replace = bool(replace)
     settings.name = to_bytes("path", os.path.basename(os.path.normpath(model.path)))
 

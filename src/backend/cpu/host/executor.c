@@ -150,6 +150,15 @@ static void take_time(cpu_step *step, fb_section section, int32_t index) {
     step->op_began = now;
 }
 
+/* Shows a linear's input to the step's owner, while the other workers wait. */
+static void show_input(cpu_step *step, const fb_op *op, int64_t layer, const fb_call *call,
+                       const fb_worker *worker) {
+    fb_pool_barrier(step->device->pool);
+    if (worker->index == 0)
+        step->batch->on_linear(step->batch->user, op->weights[0], layer, &call->in[0], call->rows);
+    fb_pool_barrier(step->device->pool);
+}
+
 static void run_section(cpu_step *step, fb_section section, int64_t layer, fb_worker *worker) {
     cpu_executor *e = step->e;
     const fb_frame *f = &e->base.frame;
@@ -164,6 +173,7 @@ static void run_section(cpu_step *step, fb_section section, int64_t layer, fb_wo
             call.kv.tables = e->tables;
         }
         worker->apart = !barrier;
+        if (step->batch->on_linear && op->kind == FB_OP_LINEAR) show_input(step, op, layer, &call, worker);
         if (!fb_worker_cancelled(worker)) e->isa->kernels[op->kind](&call, worker);
         if (worker->index == 0) fb_trace_count(step->trace, op, barrier);
         if (barrier) fb_pool_barrier(step->device->pool);
