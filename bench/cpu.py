@@ -148,14 +148,14 @@ def measure(args, llama, ours, theirs, work):
     """Samples of both in milliseconds, by repetition: ours, theirs, ours, …"""
     kind, prompt, gen, sequences = WORK[work]
     rival = Rival(llama, theirs, args.threads, prompt, gen, kind, sequences)
-    turns = (Batches(args, ours, prompt, gen, sequences) if kind == "batch" else Turns(args, ours, prompt, gen, kind))
+    turns = Batches(args, ours, prompt, gen, sequences) if kind == "batch" else Turns(args, ours, prompt, gen, kind)
     for _ in range(args.reps):
         turns.take()
         rival.take()
     samples, report = turns.finish()
     rival.ask("release")
     return {"work": work, "kind": kind, "prompt": prompt, "gen": gen, "sequences": sequences, "fusebox_ms": samples,
-            "llama_ms": rival.samples, "llama_flash": rival.flash, "llama_error": rival.error}, report
+            "llama_ms": rival.samples, "llama_setting": rival.setting, "llama_error": rival.error}, report
 
 
 def measure_type(args, llama, shape, kind, ours, theirs, header):

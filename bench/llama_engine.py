@@ -165,7 +165,7 @@ class Engine:
         for session in sessions:
             if session is not self.session:
                 session.close()
-        return ("on" if self.session.flash else "off") + (", one cache" if self.session.unified else "")
+        return ("flash" if self.session.flash else "no flash") + (", one cache" if self.session.unified else "")
 
     @staticmethod
     def take(session, prompt, gen, kind):

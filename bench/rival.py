@@ -53,8 +53,8 @@ class Rival:
     """llama.cpp on one work, or nobody: no llama.cpp here, or it has failed."""
 
     def __init__(self, llama, *work):
-        self.llama, self.samples, self.flash, self.error = llama, [], None, None
-        self.flash = self.ask("prepare", *work)
+        self.llama, self.samples, self.setting, self.error = llama, [], None, None
+        self.setting = self.ask("prepare", *work)
 
     def ask(self, *question):
         if not self.llama or self.error:

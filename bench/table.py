@@ -48,7 +48,7 @@ def print_table(rows):
     with_llama = any(row["llama_ms"] or row["llama_error"] for row in rows)
     columns = ["model", "weights", "work", "fusebox", "of read bandwidth"]
     if with_llama:
-        columns += ["llama.cpp", "of read bandwidth", "flash attention", "faster by [least, most]"]
+        columns += ["llama.cpp", "of read bandwidth", "its setting", "faster by [least, most]"]
     print("| " + " | ".join(columns) + " |")
     print("| " + " | ".join("---" for _ in columns) + " |")
     for row in rows:
@@ -56,7 +56,7 @@ def print_table(rows):
         cells += [show_time(row, row["fusebox_ms"]), show_bandwidth(row, row["fusebox_ms"])]
         if row["llama_ms"]:
             cells += [show_time(row, row["llama_ms"]), show_bandwidth(row, row["llama_ms"]),
-                      row["llama_flash"], show_ratio(row)]
+                      row["llama_setting"], show_ratio(row)]
         elif with_llama:
             cells += [f"failed: {row['llama_error']}", "", "", ""]
         print("| " + " | ".join(cells) + " |")

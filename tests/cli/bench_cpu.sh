@@ -39,6 +39,10 @@ holds "cpu.py --json: all samples" jq -e '.reps == 3 and .threads == 1 and ([.ro
 # What a step reads grows with the context by k and v of 2 layers of 64 elements, in 2 or 4 bytes.
 holds "cpu.py --json: bytes" jq -e '.rows[0].bytes | . > 200000 and . < 600000' "$work/samples"
 
+cpu --shape tiny --type f16 --work batch@2 --reps 2 --threads 1 --json "$work/samples"
+matches "cpu.py: batch" "$work/out" '^\| tiny \| f16 \| batch of 2 \| [0-9.]+ tok/s \([0-9.]+ to [0-9.]+\) \| [0-9]+% \|$'
+holds "cpu.py: batch: samples" jq -e '.rows[0] | .sequences == 2 and (.fusebox_ms | length == 2 and all(. > 0))' "$work/samples"
+
 cpu --shape nothing
 is "cpu.py: an unknown shape" "$status" 2
 cpu --reps 0
