@@ -331,8 +331,8 @@ typedef struct fb_session_options {
                         process may use */
     fb_dtype act;    /* the dtype in which every op stores its result */
     const char *kv;  /* the dtype of the KV cache, as fb_dtype_parse_kv takes it; NULL: "auto" */
-    const char *isa; /* "avx512vnni", "avx512", "avxvnni", "avx2"; "dotprod", "neon" on ARM; "portable", "ref" (slow,
-                      in double); NULL: the best */
+    const char *isa; /* "avx512vnni", "avx512", "avxvnni", "avx2"; "dotprod", "neon" on ARM; "portable", "ref"
+                      (slow, in double); NULL: the best */
     /* "cpu", "cuda", "cuda:1" (the second device) or "auto" (NULL): a GPU if there is one, unless `isa` is
      * given or `act` is float64, which only the CPU supports. */
     const char *backend;

@@ -8,7 +8,7 @@
 typedef struct cli_planner {
     fb_profile_options options; /* of which a plan has all but `prefill` */
     bool json;
-    cli_busy busy; /* the machine while the report was made */
+    cli_busy busy;         /* the machine while the report was made */
     char faster_type[160]; /* cli_faster_type */
 } cli_planner;
 

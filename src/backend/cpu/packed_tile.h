@@ -193,7 +193,10 @@ FB_INLINE void part_sums(const quant_type *t, const uint8_t *low, const fb_q8 *x
     const bool bytes = t->low == 8 || t->codes;
     const int limit = bytes ? 8 : QUAD_LIMIT(t->low + t->high), step = to - from == 8 ? 4 : 1;
     vi dot[PACKED_M];
-    for (int m = 0; m < ms; m++) dot[m] = whole[m] = vi_set1(0);
+    for (int m = 0; m < ms; m++) {
+        dot[m] = vi_set1(0);
+        whole[m] = vi_set1(0);
+    }
     for (int i = 0; i < to - from; i++) {
         /* Quads j and j + 4 share words, where both are in the part. */
         const int q = from + (step == 4 ? i / 2 + i % 2 * 4 : i);
@@ -219,7 +222,7 @@ FB_INLINE vi half_sum(const int8_t *q) {
 FB_INLINE void add_columns(const quant_type *t, const uint8_t *low, const part_scales *s, const fb_q8 *x,
                            int64_t ldx, int ms, vf *acc) {
     const int parts = 32 / t->part, offset = t->low == 8 || t->codes ? BYTES_OFFSET : t->offset;
-    vi first[PACKED_M]; /* sums of the first half of x */
+    vi first[PACKED_M] = {{0}}; /* sums of the first half of x */
     for (int m = 0; parts == 2 && m < ms; m++) first[m] = half_sum(x[m * ldx].q);
     for (int h = 0; h < parts; h++) {
         vi whole[PACKED_M];
