@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times Fusebox on models of real shapes and, where llama-cpp-python is installed, llama.cpp on the same weights.
 
-    bench/cpu.py [--shape neox-160m,neox-410m,llama-1b] [--type f16,q8_0,q4_0] [--work decode@64,…]
+    bench/cpu.py [--shape neox-160m,neox-410m,llama-1b] [--type f16,q8_0,q4_0,q4_K_M,…] [--work decode@64,…]
                  [--threads N] [--reps 5] [--dir FOLDER] [--json FILE] [--fusebox PROGRAM] [--no-llama]
 
 Prints one table. README.md beside this file says what is measured and how.
@@ -18,7 +18,9 @@ import make_checkpoint
 import table
 from rival import Llama, LlamaError, Rival, say
 
-TYPES = ("f16", "q8_0", "q4_0")
+# Those that are measured if nothing is said, and all that can be asked for.
+USUAL_TYPES = ("f16", "q8_0", "q4_0")
+TYPES = USUAL_TYPES + ("q6_k", "q5_K_M", "q4_K_M", "q4_1", "iq4_xs", "q3_K_M", "q2_k")
 # name: (kind, tokens of the prompt, decode steps, sequences)
 WORK = {
     "decode@64": ("decode", 64, 64, 1),
@@ -198,7 +200,7 @@ def parse_arguments():
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", type=names(make_checkpoint.SHAPES), default=["neox-160m", "neox-410m", "llama-1b"])
-    parser.add_argument("--type", type=names(TYPES), default=list(TYPES))
+    parser.add_argument("--type", type=names(TYPES), default=list(USUAL_TYPES))
     parser.add_argument("--work", type=names(WORK), default=list(WORK))
     parser.add_argument("--threads", type=count, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--reps", type=count, default=5)

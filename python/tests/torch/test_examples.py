@@ -181,7 +181,8 @@ def test_gpt_neox_streaming(ran: Ran) -> None:
     assert tables((ran[1] / "gpt_neox_streaming.md").read_text()) == [perplexities, times]
     assert [row["cache"].split(",")[0] for row in perplexities] == ["dense", "window", "4 sinks + window"]
     for row in perplexities:
-        assert row["first 512, plain"] == row["first 512, fused"]
+        # PyTorch adds in an order that depends on the processor: the last of four decimals may be the next one.
+        assert abs(float(row["first 512, plain"]) - float(row["first 512, fused"])) < 1.5e-4
     dense, window, sinks = ({name: float(row[name]) for name in list(row)[1:]} for row in perplexities)
     assert dense["first 512, plain"] < sinks["first 512, plain"] < window["first 512, plain"]
     assert sinks["beyond, fused"] < window["beyond, fused"]

@@ -71,7 +71,7 @@ void FB_KERNEL(router)(const fb_call *call, const fb_worker *worker) {
     for (int64_t row = begin; row < end; row++) {
         const void *from = fb_view_at(x, row, 0);
         void *to = fb_view_at(out, row, 0);
-        input in = {floats, NULL, w->cols};
+        input in = {floats, NULL, w->cols, NULL};
         FB_FOR_DTYPE(out->dtype, T,
                      normalise(seg->norm, T, T, from, stats_of(seg->norm, T, from, w->cols, seg->eps),
                                &call->weights[2], &call->weights[3], to));
@@ -128,7 +128,7 @@ static void sort_pairs(job *j) {
 }
 
 /* The input of segment s for `count` pairs: in place if it is one row that needs no change, or gathered. */
-static input gather(const job *j, int s, const int32_t *pairs, int64_t count) {
+static input gather_rows(const job *j, int s, const int32_t *pairs, int64_t count) {
     const fb_call *call = j->call;
     const fb_view *x = &call->in[0];
     int64_t k = call->weights[4 * s].cols, used = call->attr.used;
@@ -140,15 +140,23 @@ static input gather(const job *j, int s, const int32_t *pairs, int64_t count) {
         int64_t row = pairs[i] / used, at = call->attr.each ? pairs[i] % used * part : 0;
         const void *from = fb_at(x->data, x->dtype, row * x->row_stride + at);
         bool given = dot == FB_DOT_GIVEN;
-        if (count == 1 && given) return (input){NULL, from, k / 32};
-        if (count == 1 && dot == FB_DOT_FLOAT && x->dtype == FB_F32) return (input){from, NULL, k};
+        if (count == 1 && given) return (input){NULL, from, k / 32, NULL};
+        if (count == 1 && dot == FB_DOT_FLOAT && x->dtype == FB_F32) return (input){from, NULL, k, NULL};
         if (given)
             memcpy(q + i * (k / 32), from, (size_t)(k / 32) * sizeof *q);
         else
             floats_of(x->dtype, from, k, floats + i * k);
         if (dot == FB_DOT_QUANTIZE) quantize_row(floats + i * k, k, q + i * (k / 32));
     }
-    return dot == FB_DOT_FLOAT ? (input){floats, NULL, k} : (input){NULL, q, k / 32};
+    return dot == FB_DOT_FLOAT ? (input){floats, NULL, k, NULL} : (input){NULL, q, k / 32, NULL};
+}
+
+static input gather(const job *j, int s, const int32_t *pairs, int64_t count) {
+    const fb_weight *w = &j->call->weights[4 * s];
+    float *scratch = j->inputs[s] + count * fb_q8_floats(w->cols); /* behind the blocks */
+    input in = gather_rows(j, s, pairs, count);
+    add_halves(w, count, &in, &scratch);
+    return in;
 }
 
 /* What the plain ops would have stored of `count` pairs and outputs [n, n + ns). */

@@ -64,26 +64,25 @@ FB_VARIANTS void normalise_rows(fb_dtype t, const fb_call *call, int s, int64_t 
 static input prepare_floats(const fb_call *call, int s, int64_t k, known_stats *stats, float **scratch) {
     const fb_view *x = &call->in[s];
     fb_op_kind norm = call->attr.segment[s].norm;
-    if (norm == FB_OP_COUNT && x->dtype == FB_F32) return (input){x->data, NULL, x->row_stride};
+    if (norm == FB_OP_COUNT && x->dtype == FB_F32) return (input){x->data, NULL, x->row_stride, NULL};
     float *out = *scratch;
     *scratch += call->rows * k;
     if (norm == FB_OP_COUNT)
         FB_FOR_DTYPE(x->dtype, T, widen(T, x, call->rows, k, out));
     else
         FB_FOR_DTYPE(x->dtype, T, normalise_rows(T, call, s, k, stats, out));
-    return (input){out, NULL, k};
+    return (input){out, NULL, k, NULL};
 }
 
-/* Each worker prepares the whole input for itself. That is K elements a row, against K multiply-adds for each
- * of its outputs, and it saves a barrier. */
-static input prepare(const fb_call *call, int s, const input *earlier, known_stats *stats, float **scratch) {
+static input prepare_blocks(const fb_call *call, int s, const input *earlier, known_stats *stats,
+                            float **scratch) {
     int64_t k = call->weights[4 * s].cols;
     fb_dot dot = call->attr.segment[s].dot;
     for (int e = 0; e < s; e++)
         if (same_input(call, e, s)) return earlier[e];
     if (dot == FB_DOT_GIVEN) {
         const fb_view *x = &call->in[s];
-        return (input){NULL, x->data, x->row_stride / fb_q8_floats(32)};
+        return (input){NULL, x->data, x->row_stride / fb_q8_floats(32), NULL};
     }
     if (dot == FB_DOT_FLOAT) return prepare_floats(call, s, k, stats, scratch);
     fb_q8 *out = (fb_q8 *)(void *)*scratch;
@@ -92,7 +91,15 @@ static input prepare(const fb_call *call, int s, const input *earlier, known_sta
     input floats = prepare_floats(call, s, k, stats, &rest);
     for (int64_t row = 0; row < call->rows; row++)
         quantize_row(floats.x + row * floats.ld, k, out + row * (k / 32));
-    return (input){NULL, out, k / 32};
+    return (input){NULL, out, k / 32, NULL};
+}
+
+/* Each worker prepares the whole input for itself. That is K elements a row, against K multiply-adds for each
+ * of its outputs, and it saves a barrier. */
+static input prepare(const fb_call *call, int s, const input *earlier, known_stats *stats, float **scratch) {
+    input in = prepare_blocks(call, s, earlier, stats, scratch);
+    add_halves(&call->weights[4 * s], call->rows, &in, scratch);
+    return in;
 }
 
 /* ---- outputs ---- */
@@ -334,8 +341,8 @@ static bool find_screened(const head *h) {
     start_best(h);
     for (int64_t n = h->begin; n < h->end; n += most) {
         int64_t ns = h->end - n < most ? h->end - n : most;
-        packed_sums(FB_Q8_0)(packed_at(FB_Q8_0, s->copy.data, w->cols, n), x.q, w->cols / 32, w->cols, 1,
-                             (ns + FB_PACK_ROWS - 1) / FB_PACK_ROWS, sums, BLOCK_N);
+        packed_sums(FB_Q8_0)(packed_at(FB_Q8_0, s->copy.data, w->cols, n), x.q, NULL, w->cols / 32, w->cols,
+                             1, (ns + FB_PACK_ROWS - 1) / FB_PACK_ROWS, sums, BLOCK_N);
         float limit = screen_limit(s, x, n, ns, sums, h->best[0], h->act);
         if (limit != limit) return false;
         if (count_candidates(s, x, n, ns, sums, limit) >

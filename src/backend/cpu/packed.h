@@ -10,9 +10,9 @@
 #include "base/pack_blocks.h"
 
 /* sum[m * ldsum + n] for `rows` rows of x, `ldx` blocks apart, and the 16 * `groups` outputs that start at w.
- * `cols`: of a row. */
-typedef void (*packed_sums_fn)(const uint8_t *w, const fb_q8 *x, int64_t ldx, int64_t cols, int64_t rows,
-                               int64_t groups, float *sum, int64_t ldsum);
+ * `cols`: of a row. halves [rows, cols / 32]: packed_halves, for a type that wants them. */
+typedef void (*packed_sums_fn)(const uint8_t *w, const fb_q8 *x, const int32_t *halves, int64_t ldx,
+                               int64_t cols, int64_t rows, int64_t groups, float *sum, int64_t ldsum);
 #define PACKED_TYPES(X)                                                                                      \
     X(FB_Q8_0, q8_0)                                                                                         \
     X(FB_Q4_0, q4_0)                                                                                         \
@@ -28,8 +28,8 @@ typedef void (*packed_sums_fn)(const uint8_t *w, const fb_q8 *x, int64_t ldx, in
     X(FB_IQ4_XS, iq4_xs)                                                                                     \
     X(FB_MXFP4, mxfp4)
 #define X(TYPE, name)                                                                                        \
-    void FB_KERNEL(packed_##name)(const uint8_t *w, const fb_q8 *x, int64_t ldx, int64_t cols, int64_t rows, \
-                                  int64_t groups, float *sum, int64_t ldsum);
+    void FB_KERNEL(packed_##name)(const uint8_t *w, const fb_q8 *x, const int32_t *halves, int64_t ldx,      \
+                                  int64_t cols, int64_t rows, int64_t groups, float *sum, int64_t ldsum);
 PACKED_TYPES(X)
 #undef X
 static inline packed_sums_fn packed_sums(fb_dtype dtype) {
@@ -39,6 +39,17 @@ static inline packed_sums_fn packed_sums(fb_dtype dtype) {
 #undef X
     };
     return table[dtype];
+}
+
+/* Types whose parts have 16 columns need the sum of the first half of each block of x. */
+static inline bool packed_wants_halves(fb_dtype dtype) { return quant_types[dtype].part == 16; }
+static inline void packed_halves(const fb_q8 *x, int64_t ldx, int64_t cols, int64_t rows, int32_t *halves) {
+    for (int64_t m = 0; m < rows; m++)
+        for (int64_t b = 0; b < cols / 32; b++) {
+            int32_t sum = 0;
+            for (int i = 0; i < 16; i++) sum += x[m * ldx + b].q[i];
+            *halves++ = sum;
+        }
 }
 
 /* Where row n of a packed matrix begins, if n is the first of a group. */

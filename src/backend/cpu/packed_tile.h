@@ -211,25 +211,17 @@ FB_INLINE void part_sums(const quant_type *t, const uint8_t *low, const fb_q8 *x
     for (int m = 0; m < ms; m++) whole[m] += bytes ? dot[m] : quad_end(dot[m]);
 }
 
-/* The sum of 16 bytes of x, in every element. */
-FB_INLINE vi half_sum(const int8_t *q) {
-    vi sum = vi_set1(0);
-    for (int i = 0; i < 16; i += 4) sum = quad_add(sum, vi_set1(0x01010101), vi_word(q + i));
-    return quad_end(sum);
-}
-
-/* Adds 32 columns: acc[m] of `ms` rows and VW outputs. */
+/* Adds 32 columns: acc[m] of `ms` rows and VW outputs. halves: of the first row's block, `ldh` apart. */
 FB_INLINE void add_columns(const quant_type *t, const uint8_t *low, const part_scales *s, const fb_q8 *x,
-                           int64_t ldx, int ms, vf *acc) {
+                           const int32_t *halves, int64_t ldx, int64_t ldh, int ms, vf *acc) {
     const int parts = 32 / t->part, offset = t->low == 8 || t->codes ? BYTES_OFFSET : t->offset;
-    vi first[PACKED_M] = {{0}}; /* sums of the first half of x */
-    for (int m = 0; parts == 2 && m < ms; m++) first[m] = half_sum(x[m * ldx].q);
     for (int h = 0; h < parts; h++) {
         vi whole[PACKED_M];
         part_sums(t, low, x, ldx, ms, 8 / parts * h, 8 / parts * (h + 1), whole);
         for (int m = 0; m < ms; m++) {
             const fb_q8 *q = &x[m * ldx];
-            vi sum = parts == 1 ? vi_set1(q->sum) : h == 0 ? first[m] : q->sum - first[m];
+            int32_t first = parts == 2 ? halves[m * ldh] : 0;
+            vi sum = vi_set1(parts == 1 ? q->sum : h == 0 ? first : q->sum - first);
             if (offset) whole[m] -= offset * sum;
             acc[m] = vf_fma(__builtin_convertvector(whole[m], vf), s->scale[h] * q->scale, acc[m]);
             if (t->minimums) {
@@ -261,10 +253,11 @@ FB_INLINE void prefetch_columns(const quant_type *t, const uint8_t *w, const uin
 
 /* sum[m * ldsum + n] for `ms` rows of x (`ldx` blocks apart) and vectors `first` … of a group's 16 outputs.
  */
-FB_INLINE void packed_tile(const quant_type *t, const uint8_t *w, const fb_q8 *x, int64_t ldx, int64_t cols,
-                           const int ms, int first, int parts, packed_ahead ahead, float *sum,
-                           int64_t ldsum) {
+FB_INLINE void packed_tile(const quant_type *t, const uint8_t *w, const fb_q8 *x, const int32_t *halves,
+                           int64_t ldx, int64_t cols, const int ms, int first, int parts, packed_ahead ahead,
+                           float *sum, int64_t ldsum) {
     const int64_t group = cols / t->columns * pack_block_bytes(t);
+    const int parts_of_32 = 32 / t->part;
     vf acc[PARTS][PACKED_M];
     for (int p = 0; p < parts; p++)
         for (int m = 0; m < ms; m++) acc[p][m] = vf_set1(0);
@@ -275,12 +268,13 @@ FB_INLINE void packed_tile(const quant_type *t, const uint8_t *w, const fb_q8 *x
             least[p] = t->minimums ? vf_load_f16(w + 2 * FB_PACK_ROWS + (first + p) * VW * 2) : d[p];
         }
         w += pack_head_bytes(t);
-        for (int c = 0; c < t->columns / 32; c++, x++, w += pack_columns_bytes(t)) {
+        for (int c = 0; c < t->columns / 32;
+             c++, x++, halves += parts_of_32 == 2, w += pack_columns_bytes(t)) {
             prefetch_columns(t, w, w + group, ms, ahead);
             for (int p = 0; p < parts; p++) {
                 part_scales s = scales_of(t, d[p], least[p], w + (first + p) * VW);
                 const uint8_t *low = w + pack_scale_bytes(t) + pack_minimum_bytes(t) + (first + p) * VW * 4;
-                add_columns(t, low, &s, x, ldx, ms, acc[p]);
+                add_columns(t, low, &s, x, halves, ldx, cols / 32, ms, acc[p]);
             }
         }
     }
@@ -290,22 +284,24 @@ FB_INLINE void packed_tile(const quant_type *t, const uint8_t *w, const fb_q8 *x
 
 /* All 16 outputs of a group. A single row uses all vectors at once, so that the weights are read once. More
  * rows need too many registers for that; they take the vectors one by one. */
-FB_VARIANTS void packed_rows(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_t ldx, int64_t cols,
-                             const int ms, packed_ahead ahead, float *sum, int64_t ldsum) {
+FB_VARIANTS void packed_rows(fb_dtype wt, const uint8_t *w, const fb_q8 *x, const int32_t *halves,
+                             int64_t ldx, int64_t cols, const int ms, packed_ahead ahead, float *sum,
+                             int64_t ldsum) {
     const quant_type *t = &quant_types[wt];
     if (ms > 1) {
         for (int p = 0; p < PARTS; p++)
-            packed_tile(t, w, x, ldx, cols, ms, p, 1,
+            packed_tile(t, w, x, halves, ldx, cols, ms, p, 1,
                         (packed_ahead){false, ahead.first * PARTS + p, ahead.share * PARTS}, sum, ldsum);
     } else if (ahead.distances) {
-        packed_tile(t, w, x, ldx, cols, 1, 0, PARTS, (packed_ahead){.distances = true}, sum, ldsum);
+        packed_tile(t, w, x, halves, ldx, cols, 1, 0, PARTS, (packed_ahead){.distances = true}, sum, ldsum);
     } else {
-        packed_tile(t, w, x, ldx, cols, 1, 0, PARTS, (packed_ahead){.distances = false}, sum, ldsum);
+        packed_tile(t, w, x, halves, ldx, cols, 1, 0, PARTS, (packed_ahead){.distances = false}, sum, ldsum);
     }
 }
 
-FB_INLINE void packed_groups(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int64_t ldx, int64_t cols,
-                             int64_t rows, int64_t groups, float *sum, int64_t ldsum) {
+FB_INLINE void packed_groups(fb_dtype wt, const uint8_t *w, const fb_q8 *x, const int32_t *halves,
+                             int64_t ldx, int64_t cols, int64_t rows, int64_t groups, float *sum,
+                             int64_t ldsum) {
     const bool zen = on_zen();
     const int64_t bytes = cols / quant_types[wt].columns * pack_block_bytes(&quant_types[wt]);
     /* Tiles of nearly the same number of rows: each reads all weights, so a small one costs as much. */
@@ -313,10 +309,11 @@ FB_INLINE void packed_groups(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int6
     for (int64_t g = 0; g < groups; g++, w += bytes, sum += FB_PACK_ROWS)
         for (int64_t m = 0; m < rows; m += most) {
             packed_ahead ahead = {!zen, m / most, share};
+            const int32_t *half = packed_wants_halves(wt) ? halves + m * (cols / 32) : NULL;
 #define ROWS(count)                                                                                          \
     case count:                                                                                              \
-        packed_rows(wt, w, x + m * ldx, ldx, cols, count <= PACKED_M ? count : 1, ahead, sum + m * ldsum,    \
-                    ldsum);                                                                                  \
+        packed_rows(wt, w, x + m * ldx, half, ldx, cols, count <= PACKED_M ? count : 1, ahead,               \
+                    sum + m * ldsum, ldsum);                                                                 \
         break;
             switch (rows - m < most ? rows - m : most) {
                 ROWS(1)
@@ -336,9 +333,9 @@ FB_INLINE void packed_groups(fb_dtype wt, const uint8_t *w, const fb_q8 *x, int6
 
 /* packed_sums of one type. */
 #define PACKED_SUMS(TYPE, name)                                                                              \
-    void FB_KERNEL(packed_##name)(const uint8_t *w, const fb_q8 *x, int64_t ldx, int64_t cols, int64_t rows, \
-                                  int64_t groups, float *sum, int64_t ldsum) {                               \
-        packed_groups(TYPE, w, x, ldx, cols, rows, groups, sum, ldsum);                                      \
+    void FB_KERNEL(packed_##name)(const uint8_t *w, const fb_q8 *x, const int32_t *halves, int64_t ldx,      \
+                                  int64_t cols, int64_t rows, int64_t groups, float *sum, int64_t ldsum) {   \
+        packed_groups(TYPE, w, x, halves, ldx, cols, rows, groups, sum, ldsum);                              \
     }
 
 #endif

@@ -4,12 +4,23 @@
 
 #include "backend/cpu/tile.h"
 
-/* An input: rows of float32 or of quantised blocks, with a stride of `ld` elements or blocks. */
+/* An input: rows of float32 or of quantised blocks, with a stride of `ld` elements or blocks. halves
+ * [rows, blocks]: see packed_halves. */
 typedef struct input {
     const float *x;
     const fb_q8 *q; /* or NULL */
     int64_t ld;
+    const int32_t *halves; /* or NULL */
 } input;
+
+/* Adds the halves that a weight wants, in `scratch`, which then advances. */
+static inline void add_halves(const fb_weight *w, int64_t rows, input *in, float **scratch) {
+    if (!in->q || in->halves || !packed_wants_halves(w->dtype)) return;
+    int32_t *halves = (int32_t *)(void *)*scratch;
+    *scratch += rows * (w->cols / 32);
+    packed_halves(in->q, in->ld, w->cols, rows, halves);
+    in->halves = halves;
+}
 
 FB_VARIANTS vf activate(fb_dtype t, fb_op_kind act, vf v) {
     switch (act) {
@@ -36,8 +47,9 @@ static inline void products(const fb_weight *w, const input *in, int64_t row, in
                             int64_t ns, const uint8_t *next, tile_work *work, float *sums) {
     if (in->q) {
         int64_t groups = (ns + FB_PACK_ROWS - 1) / FB_PACK_ROWS;
-        packed_sums(w->dtype)(weight_row(w, n), in->q + row * in->ld, in->ld, w->cols, rows, groups, sums,
-                              BLOCK_N);
+        const int32_t *halves = in->halves ? in->halves + row * (w->cols / 32) : NULL;
+        packed_sums(w->dtype)(weight_row(w, n), in->q + row * in->ld, halves, in->ld, w->cols, rows, groups,
+                              sums, BLOCK_N);
         return;
     }
     const float *x = in->x + row * in->ld;
