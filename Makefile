@@ -14,11 +14,19 @@ include mk/check.mk
 include mk/python.mk
 include mk/arm.mk
 
-.PHONY: all run install help
+.PHONY: all run serve install help
 all: $(CLI) $(LIB_STATIC) $(LIB_SHARED) $(LIB_CUDA) $(PKGCONFIG) $(MAN)
 
-run: $(CLI)
+# A newcomer's first command: it builds with all cores unless somebody said otherwise.
+BUILD_CLI = $(MAKE) --no-print-directory $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$$(nproc)) $(CLI)
+
+run:
+	+@$(BUILD_CLI)
 	@$(CLI) run -p "Once upon a time" -n 160 --seed 1
+
+serve:
+	+@$(BUILD_CLI)
+	@$(CLI) serve
 
 install: all
 	install -d $(DESTDIR)$(PREFIX)/{bin,include,lib/pkgconfig,share/fusebox/models/storyteller,share/man/man1} \

@@ -2,7 +2,7 @@
 """Times Fusebox on models of real shapes and, where llama-cpp-python is installed, llama.cpp on the same weights.
 
     bench/cpu.py [--shape neox-160m,neox-410m,llama-1b] [--type f16,q8_0,q4_0,q4_K_M,…] [--work decode@64,…]
-                 [--threads N] [--reps 5] [--dir FOLDER] [--json FILE] [--fusebox PROGRAM] [--no-llama]
+                 [--threads 2,8,16] [--reps 5] [--dir FOLDER] [--json FILE] [--fusebox PROGRAM] [--no-llama]
 
 Prints one table. README.md beside this file says what is measured and how.
 """
@@ -20,7 +20,8 @@ from rival import Llama, LlamaError, Rival, say
 
 # Those that are measured if nothing is said, and all that can be asked for.
 USUAL_TYPES = ("f16", "q8_0", "q4_0")
-TYPES = USUAL_TYPES + ("q6_k", "q5_K_M", "q4_K_M", "q4_1", "iq4_xs", "q3_K_M", "q2_k")
+TYPES = USUAL_TYPES + ("q4_1", "q5_0", "q5_1", "iq4_nl", "iq4_xs", "mxfp4", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q2_K",
+                       "q3_K_S", "q3_K_M", "q3_K_L", "q4_K_S", "q4_K_M", "q5_K_S", "q5_K_M")
 # name: (kind, tokens of the prompt, decode steps, sequences)
 WORK = {
     "decode@64": ("decode", 64, 64, 1),
@@ -169,9 +170,9 @@ def measure_type(args, llama, shape, kind, ours, theirs, header):
         row, report = measure(args, llama, ours, theirs, work)
         position = row["prompt"] + row["gen"] / 2
         read = report["lines"][0]["read_bytes"] if row["kind"] == "batch" else traffic(position)
-        row.update(shape=shape, type=kind, bytes=read, bytes_per_s=bandwidth)
+        row.update(shape=shape, type=kind, threads=args.threads, bytes=read, bytes_per_s=bandwidth)
         rows.append(row)
-        header.update({key: report[key] for key in ("machine", "version", "commit", "isa", "threads")})
+        header.update({key: report[key] for key in ("machine", "version", "commit", "isa")})
     return rows
 
 
@@ -195,6 +196,10 @@ def count(text):
     return int(text)
 
 
+def counts(text):
+    return [count(part) for part in text.split(",")]
+
+
 def parse_arguments():
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -202,7 +207,7 @@ def parse_arguments():
     parser.add_argument("--shape", type=names(make_checkpoint.SHAPES), default=["neox-160m", "neox-410m", "llama-1b"])
     parser.add_argument("--type", type=names(TYPES), default=list(USUAL_TYPES))
     parser.add_argument("--work", type=names(WORK), default=list(WORK))
-    parser.add_argument("--threads", type=count, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--threads", type=counts, default=[len(os.sched_getaffinity(0))], help="all is measured with each")
     parser.add_argument("--reps", type=count, default=5)
     parser.add_argument("--dir", default=os.path.join(cache, "fusebox", "bench"), help="where models are kept")
     parser.add_argument("--json", metavar="FILE", help="all samples")
@@ -241,19 +246,21 @@ def write_json(path, header, rows):
 
 def main():
     args = parse_arguments()
+    all_threads, args.threads = args.threads, args.threads[0]
     llama = start_llama(args)
     os.makedirs(args.dir, exist_ok=True)
     rows, agreement = [], []
     header = {"date": datetime.date.today().isoformat(), "command": shlex.join(["bench/cpu.py", *sys.argv[1:]]),
-              "reps": args.reps, "llama": llama.version if llama else None, "agreement": agreement}
+              "reps": args.reps, "threads": all_threads, "llama": llama.version if llama else None, "agreement": agreement}
     for shape in args.shape:
         ours, theirs = make_models(args, shape, args.type, llama is not None)
-        if not rows:  # what the planner knows of the machine may be old, or taken while it was busy
-            fusebox(args, "plan", ours[args.type[0]], "--calibrate", "--threads", str(args.threads))
         if llama and "f16" in args.type:
             agreement.append(check_shape(args, llama, shape, ours["f16"], theirs["f16"]))
-        for kind in args.type:
-            rows += measure_type(args, llama, shape, kind, ours[kind], theirs[kind], header)
+        for args.threads in all_threads:
+            if shape == args.shape[0]:  # what the planner knows of the machine may be old, or taken while it was busy
+                fusebox(args, "plan", ours[args.type[0]], "--calibrate", "--threads", str(args.threads))
+            for kind in args.type:
+                rows += measure_type(args, llama, shape, kind, ours[kind], theirs[kind], header)
     if args.json:
         write_json(args.json, header, rows)
     table.print_header(header)

@@ -47,13 +47,13 @@ class Model:
 
 class Session:
     """A cache in float16 for `capacity` tokens of each of `sequences`; logits of a batch's last token only, or of all
-    tokens of a decode step. `unified`: one buffer holds the caches of all sequences."""
+    tokens of a decode step. `unified`: one buffer holds the caches of all sequences. `rows`: the most of a batch."""
 
-    def __init__(self, model, capacity, threads, flash, sequences=1, unified=False):
+    def __init__(self, model, capacity, threads, flash, sequences=1, unified=False, rows=0):
         params = lib.llama_context_default_params()
         # llama.cpp divides n_ctx by the sequences and rounds each part up to 256.
         params.n_ctx = (capacity + 255) // 256 * 256 * sequences if sequences > 1 else capacity
-        params.n_batch = max(capacity, sequences)
+        params.n_batch = max(capacity, sequences, rows)
         params.n_seq_max = sequences
         params.kv_unified = unified
         params.n_ubatch = UBATCH

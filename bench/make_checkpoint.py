@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes a Hugging Face checkpoint of random weights: the shape of a real model, without a download.
 
-    bench/make_checkpoint.py OUT --shape neox-160m|neox-410m|neox-2.8b|llama-1b|llama-8b|mixtral-1b|tiny|heads-80|wide [--dtype f16] [--seed 1]
+    bench/make_checkpoint.py OUT --shape neox-160m|neox-410m|neox-2.8b|llama-1b|llama-8b|mixtral-1b|gemma3-270m|tiny|heads-80|wide [--dtype f16|f32|bf16] [--seed 1]
 
 Speed depends on shapes and types, not on what the weights say. They are normal with a standard deviation of 0.02,
 so that logits stay finite and differ. numpy makes it fast, PyTorch with a GPU faster; without either the small shapes
@@ -34,6 +34,7 @@ SHAPES = {
     "llama-1b": ("llama", 16, 2048, 32, 8, 8192, 128256),
     "llama-8b": ("llama", 32, 4096, 32, 8, 14336, 128256),
     "mixtral-1b": ("mixtral", 11, 1024, 8, 2, 3584, 32000),  # Mixtral 8x7B with a quarter of its width
+    "gemma3-270m": ("gemma3_text", 18, 640, 4, 1, 2048, 262144),  # most layers see a window of 512 tokens
     "tiny": ("gpt_neox", 2, 64, 4, 4, 256, 512),
     "heads-80": ("gpt_neox", 2, 240, 3, 3, 256, 512),
     "wide": ("gpt_neox", 1, 256, 2, 2, 4608, 512),  # heads of 128; rows that a GPU cuts into pieces
@@ -41,7 +42,7 @@ SHAPES = {
 SMALL = ("tiny", "heads-80", "wide")  # for tests: made in seconds without numpy
 CONTEXT = 16384  # beyond some of the real ones, for decoding at long contexts
 STD = 0.02
-DTYPES = {"f16": ("F16", "float16", 2), "f32": ("F32", "float32", 4)}
+DTYPES = {"f16": ("F16", "float16", 2), "f32": ("F32", "float32", 4), "bf16": ("BF16", "bfloat16", 2)}
 PART = 1 << 24  # elements made at once
 
 
@@ -119,8 +120,34 @@ def llama_tensors(layers, hidden, heads, kv_heads, mlp, vocab):
     yield "model.norm.weight", (hidden,), 1
 
 
+GEMMA_HEAD = 256
+
+
+def gemma3_config(layers, hidden, heads, kv_heads, mlp, vocab):
+    return {**llama_config(layers, hidden, heads, kv_heads, mlp, vocab), "architectures": ["Gemma3ForCausalLM"],
+            "model_type": "gemma3_text", "hidden_activation": "gelu_pytorch_tanh", "head_dim": GEMMA_HEAD,
+            "query_pre_attn_scalar": GEMMA_HEAD, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "rope_local_base_freq": 10000.0,
+            "sliding_window": 512, "sliding_window_pattern": 6}
+
+
+def gemma3_tensors(layers, hidden, heads, kv_heads, mlp, vocab):
+    """Llama's with wider heads and more norms, which multiply with 1 plus their weights."""
+    rows = {"q_proj": heads * GEMMA_HEAD, "k_proj": kv_heads * GEMMA_HEAD, "v_proj": kv_heads * GEMMA_HEAD}
+    for name, shape, mean in llama_tensors(layers, hidden, heads, kv_heads, mlp, vocab):
+        part = name.split(".")[-2]
+        if part == "o_proj":
+            shape = (hidden, heads * GEMMA_HEAD)
+        yield name, (rows[part], hidden) if part in rows else shape, 0
+    for layer in range(layers):
+        at = f"model.layers.{layer}."
+        for norm in ("pre_feedforward_layernorm", "post_feedforward_layernorm"):
+            yield at + norm + ".weight", (hidden,), 0
+        for norm in ("q_norm", "k_norm"):
+            yield at + f"self_attn.{norm}.weight", (GEMMA_HEAD,), 0
+
+
 FAMILIES = {"gpt_neox": (neox_config, neox_tensors), "llama": (llama_config, llama_tensors),
-            "mixtral": (mixtral_config, mixtral_tensors)}
+            "mixtral": (mixtral_config, mixtral_tensors), "gemma3_text": (gemma3_config, gemma3_tensors)}
 
 
 # ---- a tokenizer: id = byte, then tokens that no text gives. llama.cpp runs no model without one ----
@@ -149,20 +176,30 @@ def tokenizer(vocab):
 # ---- writing ----
 
 
+def nearest_bf16(bits):
+    """The upper half of a float32's bits, rounded to the nearest, ties to even."""
+    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+
+
 def normal(source, count, mean, dtype):
     """`count` values as bytes, in parts."""
     for done in range(0, count, PART):
         n = min(PART, count - done)
         if torch:
             values = torch.randn(n, generator=source, device="cuda") * STD + mean
-            yield values.to(getattr(torch, DTYPES[dtype][1])).cpu().numpy().tobytes()
+            values = values.to(getattr(torch, DTYPES[dtype][1]))
+            yield (values.view(torch.int16) if dtype == "bf16" else values).cpu().numpy().tobytes()
         elif numpy:
             values = source.standard_normal(n, dtype=numpy.float32) * numpy.float32(STD) + numpy.float32(mean)
-            yield values.astype(DTYPES[dtype][1]).tobytes()
+            if dtype == "bf16":
+                yield nearest_bf16(values.view(numpy.uint32)).astype(numpy.uint16).tobytes()
+            else:
+                yield values.astype(DTYPES[dtype][1]).tobytes()
         elif dtype == "f16":
             yield struct.pack(f"<{n}e", *(source.gauss(mean, STD) for _ in range(n)))
         else:
-            yield array.array("f", (source.gauss(mean, STD) for _ in range(n))).tobytes()
+            values = array.array("f", (source.gauss(mean, STD) for _ in range(n))).tobytes()
+            yield array.array("H", map(nearest_bf16, array.array("I", values))).tobytes() if dtype == "bf16" else values
 
 
 def size_of(shape):

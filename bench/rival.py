@@ -19,14 +19,15 @@ class LlamaError(Exception):
 
 
 class Llama:
-    """The process of llama_engine.py. One that has died is started again by the next question."""
+    """The process of llama_engine.py, or of another program like it. One that has died is started again by the next
+    question."""
 
-    def __init__(self):
-        self.process = None
+    def __init__(self, program="llama_engine.py"):
+        self.process, self.program = None, program
         self.version = self.start()
 
     def start(self):
-        engine = os.path.join(os.path.dirname(os.path.abspath(__file__)), "llama_engine.py")
+        engine = os.path.join(os.path.dirname(os.path.abspath(__file__)), self.program)
         self.process = subprocess.Popen([sys.executable, engine], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         return self.answer()
 

@@ -37,7 +37,7 @@ def is_quiet(row):
 
 def print_header(header):
     machine = header["machine"]
-    print(f"{machine['cpu']}, {header['threads']} of {machine['cores']} cores, {header['date']}. fusebox {header['version']} "
+    print(f"{machine['cpu']}, {' and '.join(map(str, header['threads']))} of {machine['cores']} cores, {header['date']}. fusebox {header['version']} "
           f"({header['commit']}, {header['isa']}); {header['llama'] or 'without llama.cpp (pip install llama-cpp-python)'}.")
     print(f"`{header['command']}`; medians of {header['reps']} repetitions (least to most).")
     if header["agreement"]:
@@ -46,13 +46,14 @@ def print_header(header):
 
 def print_table(rows):
     with_llama = any(row["llama_ms"] or row["llama_error"] for row in rows)
-    columns = ["model", "weights", "work", "fusebox", "of read bandwidth"]
+    with_threads = len({row["threads"] for row in rows}) > 1
+    columns = ["model", "weights", *["threads"] * with_threads, "work", "fusebox", "of read bandwidth"]
     if with_llama:
         columns += ["llama.cpp", "of read bandwidth", "its setting", "faster by [least, most]"]
     print("| " + " | ".join(columns) + " |")
     print("| " + " | ".join("---" for _ in columns) + " |")
     for row in rows:
-        cells = [row["shape"], row["type"], show_work(row)]
+        cells = [row["shape"], row["type"], *[str(row["threads"])] * with_threads, show_work(row)]
         cells += [show_time(row, row["fusebox_ms"]), show_bandwidth(row, row["fusebox_ms"])]
         if row["llama_ms"]:
             cells += [show_time(row, row["llama_ms"]), show_bandwidth(row, row["llama_ms"]),

@@ -331,8 +331,8 @@ typedef struct fb_session_options {
                         process may use */
     fb_dtype act;    /* the dtype in which every op stores its result */
     const char *kv;  /* the dtype of the KV cache, as fb_dtype_parse_kv takes it; NULL: "auto" */
-    const char *isa; /* "avx512vnni", "avx512", "avxvnni", "avx2"; "dotprod", "neon" on ARM; "portable", "ref"
-                      (slow, in double); NULL: the best */
+    const char *isa; /* "amx", "avx512bf16", "avx512vnni", "avx512", "avxvnni", "avx2"; on ARM "i8mm",
+                        "dotprod", "neon"; "portable", "ref" (slow, in double); NULL: the best */
     /* "cpu", "cuda", "cuda:1" (the second device) or "auto" (NULL): a GPU if there is one, unless `isa` is
      * given or `act` is float64, which only the CPU supports. */
     const char *backend;
@@ -360,6 +360,8 @@ typedef struct fb_session_options {
     /* A GPU may add products in an order that depends on how many tokens a step has: it reads long prompts
      * faster, and the bits of an answer depend on how its prompt was cut. */
     int64_t any_order; /* 0 or 1 */
+    /* Guesses for fb_session_speculate, or for the answers of a scheduler; NULL: none. */
+    const struct fb_draft *draft;
 } fb_session_options;
 
 FB_API void fb_session_options_init(fb_session_options *options, size_t size);
@@ -443,6 +445,85 @@ FB_API int64_t fb_session_barriers(const fb_session *session);
 /* The program after its fuses, printed as by fb_model_program_text. */
 FB_API fb_status fb_session_plan_text(const fb_session *session, char **text, fb_error *err);
 
+/* ---- drafts ---- */
+
+/* Guesses of the next tokens, from something cheap. A step of a model reads all weights, for one token or for
+ * eight. So guesses are checked together, in one step: each is kept if it is the token that would have been
+ * chosen there, and the first one that is not ends the run. Tokens, logits and samples are those of decoding
+ * one by one, to the bit; only the speed differs (docs/speculation.md). */
+typedef struct fb_draft fb_draft;
+
+#define FB_MAX_DRAFT 7 /* tokens that are guessed at once, at most */
+
+/* Guesses up to `most` tokens after tokens [count], and returns how many. They may be wrong in any way. */
+typedef int64_t (*fb_draft_fn)(void *user, const int32_t *tokens, int64_t count, int64_t most, int32_t *ids);
+
+typedef struct fb_draft_options {
+    size_t size;
+    /* "ngram": what followed the last tokens where they were before; "q4": the model itself, with weights of
+     * Q4_1, on a GPU Q4_0, and a head of Q8_0, which are made now, in memory; otherwise the path of a smaller
+     * model with the same tokenizer. */
+    const char *source;
+    int64_t most;        /* tokens at once: 1 to FB_MAX_DRAFT, which is the default */
+    int64_t fixed;       /* 1: always so many; 0: as many as are worth it, none included */
+    fb_draft_fn propose; /* guesses instead of a source; NULL: none */
+    void *user;
+} fb_draft_options;
+
+FB_API void fb_draft_options_init(fb_draft_options *options, size_t size);
+static inline void fb_draft_options_default(fb_draft_options *options) {
+    fb_draft_options_init(options, sizeof *options);
+}
+
+/* A draft for answers of `model`, which must outlive it. It must outlive the sessions and schedulers that
+ * have it in their options; any number of them may share it, in any threads. */
+FB_API fb_status fb_draft_create(const fb_model *model, const fb_draft_options *options, fb_draft **out,
+                                 fb_error *err);
+FB_API void fb_draft_free(fb_draft *draft);
+
+/* What became of guesses. */
+typedef struct fb_draft_stats {
+    size_t size;
+    int64_t steps, plain_steps; /* that chose tokens; of these, those that checked no guess */
+    int64_t tokens;             /* chosen */
+    int64_t drafted, kept;      /* guesses */
+    /* By depth: guesses that were compared because all before them were right, and those that were right. */
+    int64_t tried[FB_MAX_DRAFT], right[FB_MAX_DRAFT];
+    double step_seconds, draft_seconds; /* of these steps, and of guessing */
+} fb_draft_stats;
+
+/* As fb_session_next, but it may append more tokens than `id`: the session's draft guesses what follows, and
+ * guesses that are right are appended, too. ids [FB_MAX_DRAFT + 1] gets the *count tokens that were chosen,
+ * at least 1 and at most `most`. The last one is not appended: it is the next call's `id`. A run ends with a
+ * token that ends a text or a document of a schema.
+ *
+ * `sampler` NULL: the best tokens, as fb_session_best. Afterwards there are logits of *count tokens, as after
+ * a prefill with all_logits, unless the session is greedy or a GPU selected candidates. A caller that does
+ * not want the last n tokens trims the session by n. A session without a draft guesses nothing. */
+FB_API fb_status fb_session_speculate(fb_session *session, int32_t id, fb_sampler *sampler, int64_t most,
+                                      int32_t *ids, int64_t *count, fb_error *err);
+
+/* Since the session was created; zeros without a draft. */
+FB_API void fb_session_fill_draft(const fb_session *session, fb_draft_stats *stats);
+static inline void fb_session_get_draft(const fb_session *session, fb_draft_stats *stats) {
+    stats->size = sizeof *stats;
+    fb_session_fill_draft(session, stats);
+}
+
+/* ---- schemas ---- */
+
+/* What an answer must be: a JSON document that fits a JSON schema. Compiled for the vocabulary of one model.
+ * Immutable, shared by any number of threads. docs/constrained.md says which keywords there are. */
+typedef struct fb_schema fb_schema;
+
+/* `schema` [bytes] is a JSON schema, at most 1 MiB; NULL: any JSON object. Refuses keywords that are not
+ * supported and would change what is valid, and a schema that no document fits. The first one of a model
+ * takes up to a second, because it sorts the vocabulary. */
+FB_API fb_status fb_schema_create(const fb_model *model, const char *schema, size_t bytes, fb_schema **out,
+                                  fb_error *err);
+/* Samplers and requests that have the schema keep it as long as they need it. */
+FB_API void fb_schema_free(fb_schema *schema);
+
 /* ---- sampling ---- */
 
 /* What is added to a token's logit. Frozen, as fb_error. */
@@ -451,9 +532,9 @@ typedef struct fb_logit_bias {
     float bias; /* -100 to 100, or -INFINITY: the token is never chosen */
 } fb_logit_bias;
 
-/* Applied in this order: logit bias, repeat penalty, presence and frequency penalty, top-k, temperature,
- * top-p, min-p, one draw. At temperature 0 the highest score is taken after bias, presence and frequency
- * penalty; the other options have no effect. */
+/* Applied in this order: schema, logit bias, repeat penalty, presence and frequency penalty, top-k,
+ * temperature, top-p, min-p, one draw. At temperature 0 the highest score is taken after bias, presence and
+ * frequency penalty; the other options have no effect. */
 typedef struct fb_sampler_options {
     size_t size;
     float temperature; /* 0: take the highest score; at most 100 */
@@ -471,6 +552,9 @@ typedef struct fb_sampler_options {
     /* Subtracted from the score of a recent token: once, and once for each time that it is recent. -2 to 2;
      * 0: off. */
     float presence_penalty, frequency_penalty;
+    /* Tokens that do not continue a document of this schema are never chosen, and once it is complete only
+     * the model's end tokens are. NULL: none. */
+    const fb_schema *schema;
 } fb_sampler_options;
 
 FB_API void fb_sampler_options_init(fb_sampler_options *options, size_t size);
@@ -509,6 +593,10 @@ typedef struct fb_logprob {
  * may be NULL. Fails for the logits for which fb_sampler_next fails. */
 FB_API fb_status fb_sampler_logprobs(const fb_sampler *sampler, const float *logits, int32_t chosen,
                                      double *logprob, fb_logprob *top, int64_t count, fb_error *err);
+
+/* With a schema: whether the tokens chosen so far are a document that nothing can continue, so that the
+ * answer has ended. Without one: false. */
+FB_API bool fb_sampler_ended(const fb_sampler *sampler);
 FB_API void fb_sampler_free(fb_sampler *sampler);
 
 /* ---- fuses ---- */

@@ -17,9 +17,11 @@
  * beginning share its blocks. When the pool is full, the request that came last is put back and continues
  * later, to the same text.
  *
- * Threads: fb_scheduler_submit, fb_scheduler_cancel and fb_scheduler_get_stats may be called from any thread
- * at any time, also from a callback. One thread at a time calls fb_scheduler_step. A scheduler has no threads
- * of its own: nothing happens between steps. */
+ * Fuses: fb_scheduler_fuse changes the plan while answers are being written. Their bits stay the same.
+ *
+ * Threads: one thread at a time calls fb_scheduler_step, and none during fb_scheduler_free. All other
+ * functions may be called from any thread at any time, also from a callback. A scheduler has no threads of
+ * its own: nothing happens between steps. */
 #ifndef FUSEBOX_BATCH_H
 #define FUSEBOX_BATCH_H
 
@@ -40,7 +42,7 @@ typedef struct fb_scheduler_options {
     int64_t block; /* tokens of a block: 16, 32, 64 or 128 */
     int64_t rows;  /* tokens that a step computes, at most; 0: as a session's chunk */
     /* While answers are being written, prompts may make a step this many times as long; 0: any. Longer only
-     * if the fewest rows that are worth a step take longer. */
+     * if the fewest rows that are worth a step take longer; on the CPU, if one layer of them does. */
     float stretch;
     int32_t prefix_cache; /* 0: do not look for beginnings that are still in the pool; 1: do */
 } fb_scheduler_options;
@@ -81,13 +83,18 @@ typedef struct fb_answer {
     int64_t prompt;      /* tokens of the prompt … */
     int64_t cached;      /* … and how many of them came from the prefix cache */
     const char *message; /* of a failure; otherwise NULL */
+    int64_t position;    /* of the token in prompt and answer, from 0; below `prompt`: it is one of the
+                            prompt (prompt_logits) */
+    int64_t drafted, kept; /* guesses of the session's draft that were checked for the answer so far, and
+                              those that became tokens of it */
 } fb_answer;
 
 typedef struct fb_request_options {
     size_t size;
     const int32_t *prompt; /* token ids; copied */
     int64_t prompt_count;
-    int64_t max_tokens; /* of the answer; 0: as many as the capacity leaves */
+    int64_t max_tokens; /* of the answer; 0: as many as the capacity leaves; -1: none, only the prompt is read
+                         */
     int32_t samples;    /* answers to this prompt, 1 to `sequences`; they share the prompt's cache */
     /* NULL: the best token each time. Answer i draws with sequence `sampler->sequence` + i. */
     const fb_sampler_options *sampler;
@@ -99,6 +106,12 @@ typedef struct fb_request_options {
     bool (*on_answer)(void *user, const fb_answer *answer);
     void *user;
     int64_t wants_logits; /* 1: on_answer gets logits; a GPU then copies all of them to the host */
+    /* 1: on_answer is also called for each token of the prompt, in their order, before the first token of the
+     * answer: for answer 0, without text, and with the logits of the tokens before it (NULL for the first
+     * token). The whole prompt is then computed, and nothing of it is taken from the prefix cache. A step
+     * computes logits of at most `sequences` rows, so such a prompt is read in small pieces. */
+    int64_t prompt_logits;
+    int64_t draft; /* 1: the scheduler's draft (fb_session_options.draft), if it has one; 0: no guesses */
 } fb_request_options;
 
 FB_API void fb_request_options_init(fb_request_options *options, size_t size);
@@ -111,8 +124,14 @@ static inline void fb_request_options_default(fb_request_options *options) {
 FB_API fb_status fb_scheduler_submit(fb_scheduler *scheduler, const fb_request_options *options,
                                      uint64_t *request, fb_error *err);
 
-/* Ends a request, all its answers, in the next step. Nothing happens if it has ended. */
+/* Ends a request, all its answers, in the next step. Nothing happens if it has ended. 0: all requests. */
 FB_API void fb_scheduler_cancel(fb_scheduler *scheduler, uint64_t request);
+
+/* Stops a request for a while, or lets it go on. Its answers compute nothing meanwhile. They keep their
+ * blocks and places until others need them; then they are put back, and computed again later, to the same
+ * bits. A pending plan (fb_scheduler_fuse) does not wait for them: they go on until it has taken over.
+ * Nothing happens if the request has ended. */
+FB_API void fb_scheduler_pause(fb_scheduler *scheduler, uint64_t request, bool paused);
 
 /* Computes one step. *busy is false if there was nothing to do and nothing was submitted meanwhile. After a
  * failure of a step every request of it has ended with FB_FINISH_FAILED; the scheduler goes on with the
@@ -130,6 +149,20 @@ typedef struct fb_scheduler_stats {
     int64_t tokens;                       /* of answers */
     int64_t preempted;                    /* answers that were put back */
     double step_seconds;                  /* all steps */
+    int64_t barriers;     /* of all steps: how often all threads waited for each other; on a GPU, launches */
+    int64_t plan_changes; /* how often another plan took over */
+    int64_t plan_pending; /* 1: one waits until answers have ended (fb_scheduler_fuse) */
+    /* The last step: its rows, whether each of them was a token of an answer (1) or some were of prompts (0),
+     * and its time. */
+    int64_t last_rows, last_decode;
+    int64_t last_timed; /* 1: with the clocks of fb_scheduler_profile */
+    double last_seconds;
+    /* The last step in which all rows were tokens of answers, without clocks: its barriers (launches) in
+     * layers. */
+    int64_t layer_barriers;
+    int64_t held_steps; /* that took rows of a prompt through some layers only */
+    /* Guesses of the session's draft that were checked, and those that became tokens of answers. */
+    int64_t drafted, kept;
 } fb_scheduler_stats;
 
 FB_API void fb_scheduler_fill_stats(fb_scheduler *scheduler, fb_scheduler_stats *stats);
@@ -137,6 +170,74 @@ static inline void fb_scheduler_get_stats(fb_scheduler *scheduler, fb_scheduler_
     stats->size = sizeof *stats;
     fb_scheduler_fill_stats(scheduler, stats);
 }
+
+/* ---- the plan, while it runs ---- */
+
+/* Asks for the plan of another list of fuses, as in fb_session_options.fuse. This call makes it, on the
+ * caller's thread, while steps go on; the next step runs it. A bad list is refused, and any failure changes
+ * nothing.
+ *
+ * Fuses that are bit-identical change nothing but speed, so answers in the middle go on with the new plan. If
+ * other fuses than before apply that are within a bound only (fb_fuse_info.bit is false, and the session is
+ * not `exact`), the change is pending: answers that have begun end with the old plan, no other one starts
+ * meanwhile, then the prefix cache is emptied and the new plan takes over. A later call replaces a plan that
+ * has not taken over; one for the plan that runs takes it back. */
+FB_API fb_status fb_scheduler_fuse(fb_scheduler *scheduler, const char *fuse, fb_error *err);
+
+/* A fuse in the scheduler's plan. */
+typedef struct fb_fuse_state {
+    size_t size;
+    const char *name;
+    bool bit;  /* a change of it takes effect in the next step; false: it is pending first */
+    bool on;   /* it is in the plan that runs */
+    bool next; /* it is in the plan that will run: the one that is pending, or the one that runs */
+    /* Since the scheduler was created, with all plans; and what a step must make with the plan that runs, as
+     * by fb_session_fuse_calls. */
+    int64_t calls;
+    int64_t calls_per_step, calls_per_head;
+    double saving; /* predicted seconds that a step with this fuse takes less; 0 where it does not apply */
+} fb_fuse_state;
+
+/* Index 0, 1, … until false. */
+FB_API bool fb_scheduler_fill_fuse(fb_scheduler *scheduler, int index, fb_fuse_state *state);
+static inline bool fb_scheduler_fuse_state(fb_scheduler *scheduler, int index, fb_fuse_state *state) {
+    state->size = sizeof *state;
+    return fb_scheduler_fill_fuse(scheduler, index, state);
+}
+
+/* The plan that runs, printed as by fb_model_program_text; and the list of fuses that it was made from. */
+FB_API fb_status fb_scheduler_plan_text(fb_scheduler *scheduler, char **text, fb_error *err);
+FB_API fb_status fb_scheduler_fuse_text(fb_scheduler *scheduler, char **text, fb_error *err);
+
+/* ---- where the time of a step goes ---- */
+
+/* Times every op of the next `steps` steps (1 to 256) in which all rows are tokens of answers. They run the
+ * same plan; on a GPU launch by launch, without graph and step, so they take longer. This call makes the
+ * executor for it, on the caller's thread; it is kept until the plan changes. A change ends the timing
+ * without a timeline. While a timing runs, another call changes nothing. */
+FB_API fb_status fb_scheduler_profile(fb_scheduler *scheduler, int64_t steps, fb_error *err);
+
+typedef struct fb_timeline_op {
+    int32_t section; /* 0: prologue, 1: layer, 2: epilogue */
+    int32_t fuse_count;
+    const char *op;           /* as in the program's text */
+    const char *const *fuses; /* [fuse_count]: what made it; none: it is a plain op */
+    double seconds;           /* of a step, all layers added up */
+} fb_timeline_op;
+
+typedef struct fb_timeline {
+    int64_t rows; /* of a step */
+    int64_t layers;
+    int64_t steps;     /* averaged: the faster half of those that had so many rows */
+    double seconds;    /* of a step, with the clocks around its ops … */
+    double op_seconds; /* … and of its ops */
+    int64_t op_count;  /* in program order; a layer's ops appear once for all layers */
+    fb_timeline_op **ops;
+} fb_timeline;
+
+/* The last timing of the plan that runs; *out is NULL if none has been completed. */
+FB_API fb_status fb_scheduler_timeline(fb_scheduler *scheduler, fb_timeline **out, fb_error *err);
+FB_API void fb_timeline_free(fb_timeline *timeline);
 
 #ifdef __cplusplus
 }

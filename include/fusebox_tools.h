@@ -50,8 +50,9 @@ typedef struct fb_quantize_options {
     fb_progress_fn on_progress; /* counts weights; return false to stop. May be NULL */
     void *user;
     int64_t mix; /* an fb_mix, which then decides instead of `type` (not of `head`) */
-    /* Weights of the squared errors, by the columns of each matrix, and the inputs' means, by which biases
-     * are then corrected with every type below 8 bits. NULL: all columns count alike. */
+    /* The errors of a row's columns make up for each other, by the products of the inputs; biases are
+     * corrected by the inputs' means, with every type below 8 bits; and the embedding is of the type of the
+     * head. NULL: all columns count alike. */
     const fb_importance *importance;
 } fb_quantize_options;
 
@@ -61,7 +62,8 @@ static inline void fb_quantize_options_default(fb_quantize_options *o) {
 }
 
 /* Sets `type`, `head` and `mix` by the name of a type or a mix, in any case: "q4_0", "Q4_K_M". "q2_k" and
- * "iq4_xs" are the mixes. fb_quantize_name(0), (1), … are all names, up to NULL. */
+ * "iq4_xs" are the mixes. The head is of the type; of FB_Q6_K with a mix, and if `importance` is set and the
+ * type has fewer bits. fb_quantize_name(0), (1), … are all names, up to NULL. */
 FB_API fb_status fb_quantize_options_parse(const char *name, fb_quantize_options *options, fb_error *err);
 FB_API const char *fb_quantize_name(int64_t index);
 
@@ -303,7 +305,7 @@ typedef struct fb_bench_batch_report {
     int64_t parameters;  /* of the model */
     int64_t prompt, gen; /* tokens of each sequence */
     /* The first token of a prompt whose beginning the prefix cache has, 90% of its blocks, in seconds. 0
-     * tokens: not timed, because the prompt has less than 10 blocks, or the model's layers have windows. */
+     * tokens: not timed, because the prompt has less than 10 blocks. */
     int64_t cached_tokens;
     double first, first_cached; /* without the prefix cache, and with it; medians */
     int64_t cached_same;        /* 1: in both ways the logits had the same bits */
@@ -320,6 +322,59 @@ FB_API void fb_bench_batch_free(fb_bench_batch_report *report);
 
 /* Draws tokens per second and the time of a step against the number of sequences. */
 FB_API fb_status fb_bench_batch_svg(const fb_bench_batch_report *report, const char *path, fb_error *err);
+
+/* Times greedy decoding with drafts beside decoding one by one, in turns. */
+typedef struct fb_bench_draft_options {
+    size_t size;
+    int32_t threads;
+    fb_dtype act;
+    const char *kv, *isa, *backend, *fuse, *machine;
+    bool exact, float_dot;
+    int32_t source_count;
+    /* Each as fb_draft_options.source, or "scripted:P": the right token with a chance of P, at no cost. */
+    const char *const *sources;
+    const int32_t *ids;         /* [prompt]; NULL: as other benchmarks */
+    int64_t prompt, gen, reps;  /* tokens; repetitions */
+    int64_t most, fixed;        /* as in fb_draft_options */
+    float temperature;          /* 0: the best tokens */
+    fb_progress_fn on_progress; /* after each repetition; return false to stop. May be NULL */
+    void *user;
+} fb_bench_draft_options;
+
+FB_API void fb_bench_draft_options_init(fb_bench_draft_options *options, size_t size);
+static inline void fb_bench_draft_options_default(fb_bench_draft_options *o) {
+    fb_bench_draft_options_init(o, sizeof *o);
+}
+
+/* One source. Times are seconds a token. */
+typedef struct fb_bench_draft_line {
+    const char *source;
+    bool same;               /* the tokens are those of decoding one by one; if not, nothing was timed */
+    fb_draft_stats stats;    /* of all repetitions */
+    double acceptance;       /* of guesses that were compared, those that were right */
+    double create_seconds;   /* of the draft */
+    double *plain, *drafted; /* [reps] */
+    fb_spread plain_spread, drafted_spread;
+    fb_spread ratio;  /* plain over drafted, paired by repetition: above 1 is faster */
+    double predicted; /* the same, from the times of steps and guesses and the acceptance alone */
+} fb_bench_draft_line;
+
+typedef struct fb_bench_draft_report {
+    int32_t threads;
+    char isa[16];
+    char cpu[64]; /* or the GPU's name */
+    int64_t prompt, gen, reps;
+    int64_t line_count;
+    fb_bench_draft_line **lines;
+    /* Measured seconds of steps of 1, 2, … rows; 0: there was none. */
+    double step_seconds[FB_MAX_DRAFT + 1];
+} fb_bench_draft_report;
+
+FB_API fb_status fb_bench_draft(const fb_model *model, const fb_bench_draft_options *options,
+                                fb_bench_draft_report **report, fb_error *err);
+FB_API void fb_bench_draft_free(fb_bench_draft_report *report);
+/* Draws the speed-up against the acceptance: the predicted curve, and a point for each line. */
+FB_API fb_status fb_bench_draft_svg(const fb_bench_draft_report *report, const char *path, fb_error *err);
 
 /* ---- profile and plan ---- */
 
@@ -352,7 +407,7 @@ typedef struct fb_profile {
 
 /* Whether a step would read much less if the model's weights had another type, on kernels of this name (`isa`
  * of a report): most are of type `from`, `to` is the smaller one without much loss, and a step would read
- * `bytes` times as much. A GPU decodes most quantised types to float16. */
+ * `bytes` times as much. */
 FB_API bool fb_faster_type(const fb_model *model, const char *isa, fb_dtype *from, fb_dtype *to,
                            double *bytes);
 
@@ -382,13 +437,30 @@ typedef struct fb_plan_fuse {
     char reason[320];
 } fb_plan_fuse;
 
+#define FB_PLAN_CHANCES 5
+
+/* What a draft should save one stream (docs/speculation.md), from predicted times alone. */
+typedef struct fb_plan_draft {
+    const char *source; /* "ngram", "q4" */
+    char why_not[128];  /* why there is none for this model; empty: there is */
+    double guess;       /* seconds that a guess takes; 0: none to speak of */
+    double break_even;  /* the chance that a guess is right from which on guessing pays; NaN: never */
+    double chance[FB_PLAN_CHANCES];   /* that a guess is right: … */
+    int64_t guesses[FB_PLAN_CHANCES]; /* … the best number of them; 0: it does not pay … */
+    double speedup[FB_PLAN_CHANCES];  /* … and the tokens a second, over decoding one by one */
+} fb_plan_draft;
+
 typedef struct fb_plan_report {
     fb_machine_figures *machine;
     int64_t prompt, gen;
     fb_profile *plain, *fused; /* plain: NULL in a report of fb_profile_make */
     int64_t fuse_count;        /* 0 in a report of fb_profile_make */
     fb_plan_fuse **fuses;
-    double layer_bytes; /* of the plain program */
+    double layer_bytes;  /* of the plain program */
+    int64_t draft_count; /* 0 in a report of fb_profile_make */
+    fb_plan_draft **drafts;
+    /* Seconds of a decode step of 1, 2, … tokens of one stream, all of which are checked. */
+    double rows_predicted[FB_MAX_DRAFT + 1], rows_measured[FB_MAX_DRAFT + 1];
 } fb_plan_report;
 
 typedef struct fb_profile_options {
@@ -560,8 +632,9 @@ FB_API fb_status fb_verify_fusion(const fb_model *model, const fb_fusion_options
 FB_API void fb_fusion_free(fb_fusion_report *report);
 
 /* Random mixtures of requests in a scheduler (fusebox_batch.h): joins and ends, forks, shared beginnings,
- * cancels, answers that are put back, blocks and steps of every size. Each answer is compared with the same
- * request alone in a session: the bits of all logits, and the tokens. */
+ * cancels, answers that are put back, blocks and steps of every size; meanwhile bit-identical fuses are
+ * switched, and some steps are timed op by op. Each answer is compared with the same request alone in a
+ * session with `fuse`: the bits of all logits, and the tokens. */
 typedef struct fb_batch_verify_options {
     size_t size;
     int32_t threads;
@@ -589,10 +662,50 @@ typedef struct fb_batch_report {
     int64_t different;     /* answers that differ */
     int64_t ok;            /* 1: all are the same, and no memory is left in use */
     char first[256];       /* the first difference; empty: none */
+    int64_t plan_changes;  /* changes of bit-identical fuses while answers were being written */
+    int64_t scores;        /* tokens of prompts whose logits were compared */
+    int64_t held_steps;    /* steps that took rows of a prompt through some layers only */
 } fb_batch_report;
 
 FB_API fb_status fb_verify_batch(const fb_model *model, const fb_batch_verify_options *options,
                                  fb_batch_report *report, fb_error *err);
+
+/* Texts with drafts, in sessions and in batches, compared with the same decoded one by one: the tokens, and
+ * the bits of all logits that are computed. Greedy and sampled, with penalties, with every cache that the
+ * model can have, with guesses of every number and of the number that pays; in runs that end anywhere, and
+ * going back, with the draft and without; from a golden's ids, or random ones. It fails if no guess was
+ * right: then nothing was checked. */
+typedef struct fb_draft_verify_options {
+    size_t size;
+    int32_t threads;
+    fb_dtype act;
+    const char *kv, *isa, *backend, *fuse, *machine;
+    bool exact, float_dot;
+    const char *source; /* as in fb_draft_options; "scripted": guesses that are right, wrong, and no tokens */
+    const char *golden; /* NULL: random ids */
+    int64_t gen;        /* tokens of a text */
+    uint64_t seed;      /* of all choices */
+    int64_t prompt;     /* its tokens, at most */
+    int64_t rounds;     /* batches to try, too; 0: none, and no text that goes round in a ring */
+} fb_draft_verify_options;
+
+FB_API void fb_draft_verify_options_init(fb_draft_verify_options *options, size_t size);
+static inline void fb_draft_verify_options_default(fb_draft_verify_options *o) {
+    fb_draft_verify_options_init(o, sizeof *o);
+}
+
+typedef struct fb_draft_report {
+    size_t size;
+    int64_t texts, tokens; /* compared */
+    int64_t steps;         /* with the draft */
+    int64_t drafted, kept; /* guesses */
+    int64_t different;     /* texts that differ */
+    int64_t ok;            /* 1: all are the same, and guesses were checked */
+    char first[256];       /* the first difference; empty: none */
+} fb_draft_report;
+
+FB_API fb_status fb_verify_draft(const fb_model *model, const fb_draft_verify_options *options,
+                                 fb_draft_report *report, fb_error *err);
 
 /* ---- perplexity ---- */
 
@@ -654,9 +767,10 @@ FB_API fb_status fb_perplexity_run(const fb_model *model, const fb_perplexity_op
                                    fb_error *err);
 FB_API void fb_perplexity_free(fb_perplexity_report *report);
 
-/* Scores a text as fb_perplexity_run does, by the plain ops on the CPU in float32, and keeps the mean and the
- * mean square of every column that a matrix is multiplied with. Experts of a mixture are not watched. Some
- * ten thousand tokens of the kind of text that the model is for are enough. Of the options: threads, kv, isa,
+/* Scores a text as fb_perplexity_run does, by the plain ops on the CPU in float32, and keeps the mean of
+ * every column that a matrix is multiplied with, and the products of columns: 4 bytes for each of 1024
+ * others, of 512 or 256 where that would be more than 2 GiB. Experts of a mixture are not watched. Some ten
+ * thousand tokens of the kind of text that the model is for are enough. Of the options: threads, kv, isa,
  * chunk, window, max_windows, scoring, on_progress and user. `report` may be NULL. */
 FB_API fb_status fb_importance_collect(const fb_model *model, const fb_perplexity_options *options,
                                        const int32_t *ids, int64_t count, fb_importance **importance,

@@ -1,5 +1,6 @@
 ##  make            build/fusebox, build/libfusebox.a, build/libfusebox.so
 ##  make run        install what is missing, build, write a story
+##  make serve      the same, then serve the built-in model at http://127.0.0.1:8080/
 ##  make test       install what is missing, build, run every test
 ##  make install    to PREFIX (default /usr/local), under DESTDIR
 ##  make fmt        lay out the sources; make lint checks layout and runs the static checkers
@@ -37,30 +38,46 @@ CLI_LIBS    = $(shell pkg-config --libs libedit)
 # ---- sources -------------------------------------------------------------------------------------------------------
 # src/backend/cpu/*.c are kernels, compiled once for each instruction set; everything else once.
 KERNEL_SRC := $(sort $(wildcard src/backend/cpu/*.c))
-CLI_SRC  := $(sort $(wildcard src/cli/*.c))
-LIB_SRC  := $(filter-out $(KERNEL_SRC) $(CLI_SRC) $(wildcard src/backend/cuda/host/*.c),$(sort $(wildcard src/*/*.c src/*/*/*.c src/*/*/*/*.c)))
+CLI_SRC  := $(sort $(wildcard src/cli/*.c src/serve/*.c))
+AMX_SRC    := $(sort $(wildcard src/backend/cpu/amx/*.c))
+BF16_SRC   := $(sort $(wildcard src/backend/cpu/bf16/*.c))
+I8MM_SRC   := src/backend/cpu/i8mm/table.c src/backend/cpu/packed_32.c src/backend/cpu/packed_256.c
+LIB_SRC  := $(filter-out $(KERNEL_SRC) $(AMX_SRC) $(BF16_SRC) $(I8MM_SRC) $(CLI_SRC) $(wildcard src/backend/cuda/host/*.c),$(sort $(wildcard src/*/*.c src/*/*/*.c src/*/*/*/*.c)))
 
 ARCH := $(shell uname -m)
 ifeq ($(ARCH),x86_64)
 ISAS := portable avx2 $(if $(INSTRUMENTED),,avxvnni) $(if $(TSAN),,avx512 avx512vnni)
 # Under ThreadSanitizer the AVX-512 kernels, a third of its build, are those of AVX2: what threads share is the same.
 # No instrumented build has those of AVX-VNNI, which differ from AVX2's by one instruction.
-ISA_ALIASES := $(if $(TSAN),$(foreach isa,avx512 avx512vnni,$(foreach table,kernels screen,-Wl$(comma)--defsym=fb_cpu_$(table)_$(isa)=fb_cpu_$(table)_avx2)))
+ISA_ALIASES := $(if $(TSAN),$(foreach isa,amx avx512 avx512bf16 avx512vnni,$(foreach table,kernels screen prepare,-Wl$(comma)--defsym=fb_cpu_$(table)_$(isa)=fb_cpu_$(table)_avx2)))
 $(BUILD)/obj/backend/cpu/host/isa.o: CFLAGS_ALL += $(if $(INSTRUMENTED),-DFB_WITHOUT_AVXVNNI)
+# The kernels of AVX-512 VNNI with a few of their own: for bfloat16, and besides for AMX. The emulated ones, in plain C, are for tests.
+AMX_ISAS := $(if $(TSAN),,amx)
+AMX_EMULATED := $(if $(TSAN),,amx_emulated)
+BF16_ISAS := $(if $(TSAN),,avx512bf16)
 else ifeq ($(ARCH),aarch64)
 ISAS := portable neon dotprod
+# The kernels of dotprod, and packed weights by SMMLA.
+I8MM_ISAS := i8mm
 else
 ISAS := portable
 endif
 ISAFLAGS_portable :=
 ISAFLAGS_avx2     := -mavx2 -mfma -mf16c
 ISAFLAGS_dotprod  := -march=armv8.2-a+dotprod -DFB_ISA_neon
+ISAFLAGS_i8mm     := -march=armv8.2-a+dotprod+i8mm -DFB_ISA_neon -DFB_ISA_dotprod
 ISAFLAGS_avxvnni  := $(ISAFLAGS_avx2) -mavxvnni -DFB_ISA_avx2
 ISAFLAGS_avx512   := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512
 ISAFLAGS_avx512vnni := $(ISAFLAGS_avx512) -mavx512vnni -DFB_ISA_avx512
+ISAFLAGS_avx512bf16 := $(ISAFLAGS_avx512vnni) -mavx512bf16
+ISAFLAGS_amx_emulated := $(ISAFLAGS_avx512vnni) -DFB_ISA_avx512vnni -DFB_AMX_EMULATED
+ISAFLAGS_amx      := $(ISAFLAGS_avx512vnni) -DFB_ISA_avx512vnni -mamx-tile -mamx-int8
 
 LIB_OBJ := $(LIB_SRC:src/%.c=$(BUILD)/obj/%.o) \
-           $(foreach isa,$(ISAS),$(KERNEL_SRC:src/backend/cpu/%.c=$(BUILD)/obj/backend/cpu/%.$(isa).o))
+           $(foreach isa,$(ISAS),$(KERNEL_SRC:src/backend/cpu/%.c=$(BUILD)/obj/backend/cpu/%.$(isa).o)) \
+           $(foreach isa,$(AMX_ISAS),$(AMX_SRC:src/backend/cpu/%.c=$(BUILD)/obj/backend/cpu/%.$(isa).o)) \
+           $(foreach isa,$(BF16_ISAS),$(BF16_SRC:src/backend/cpu/%.c=$(BUILD)/obj/backend/cpu/%.$(isa).o)) \
+           $(foreach isa,$(I8MM_ISAS),$(I8MM_SRC:src/backend/cpu/%.c=$(BUILD)/obj/backend/cpu/%.$(isa).o))
 CLI_OBJ := $(CLI_SRC:src/%.c=$(BUILD)/obj/%.o)
 
 CLI        := $(BUILD)/fusebox
@@ -79,9 +96,9 @@ $(BUILD)/obj/%.o: src/%.c | $(DEPS)
 	$(call say,CC,$<)
 	$(Q)$(CC) $(CFLAGS_ALL) -c $< -o $@
 
-# The search for scales is most of what quantising costs. Without a promise about floating-point exceptions, which nobody reads,
+# The search for scales and the compensation are most of what quantising costs. Without a promise about floating-point exceptions, which nobody reads,
 # its loops become vectors; values stay what they are.
-$(BUILD)/obj/base/quant_search.o: CFLAGS_ALL += $(KERNEL_OPT) -fno-trapping-math
+$(addprefix $(BUILD)/obj/,base/quant_search.o base/quant_compensate.o model/compensate.o model/importance.o): CFLAGS_ALL += $(KERNEL_OPT) -fno-trapping-math
 # The same for the pass over all logits.
 $(BUILD)/obj/text/sampler.o: CFLAGS_ALL += $(KERNEL_OPT) -fno-trapping-math
 
@@ -105,6 +122,8 @@ ISA_NEEDS_avx2       := avx2
 ISA_NEEDS_avxvnni    := avx_vnni
 ISA_NEEDS_avx512     := avx512dq
 ISA_NEEDS_avx512vnni := avx512_vnni
+ISA_NEEDS_avx512bf16 := avx512_bf16
+ISA_NEEDS_amx        := amx_int8
 not_run = $(if $(INSTRUMENTED),$(if $(ISA_NEEDS_$(1)),$(if $(filter $(ISA_NEEDS_$(1)),$(CPU_FLAGS)),,-O1 -fno-sanitize=all)))
 
 define kernel_rule
@@ -113,7 +132,7 @@ $(BUILD)/obj/backend/cpu/%.$(1).o: src/backend/cpu/%.c | $(DEPS)
 	$$(call say,CC,$$< ($(1)))
 	$$(Q)$$(CC) $$(CFLAGS_ALL) $(KERNEL_OPT) $(call not_run,$(1)) $(ISAFLAGS_$(1)) -DFB_ISA=$(1) -DFB_ISA_$(1) -c $$< -o $$@
 endef
-$(foreach isa,$(ISAS),$(eval $(call kernel_rule,$(isa))))
+$(foreach isa,$(ISAS) $(BF16_ISAS) $(AMX_ISAS) $(AMX_EMULATED) $(I8MM_ISAS),$(eval $(call kernel_rule,$(isa))))
 
 $(LIB_STATIC): $(LIB_OBJ)
 	@rm -f $@
@@ -135,5 +154,8 @@ $(PKGCONFIG): mk/fusebox.pc.in include/fusebox.h
 $(MAN): $(CLI)
 	$(call say,MAN,$@)
 	$(Q)$(CLI) man > $@
+
+# The page is part of the program.
+$(BUILD)/obj/serve/page.o: src/serve/page.html
 
 -include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d)

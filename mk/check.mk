@@ -2,6 +2,7 @@
 ##  make test-tsan  sessions in many threads, under ThreadSanitizer
 ##  make test-unit  the cmocka programs and the checks of the command line only, without a sanitizer
 ##  make fuzz       each fuzz target for FUZZ_SECONDS (300), in build/fuzz
+##  make soak-serve mixed load on a server for SOAK_SECONDS (3600): memory, blocks and answers stay as they were
 ##  make soak       one stream of SOAK_TOKENS (1000000): memory, speed and text stay as they were; a quarter of an hour
 
 # ---- the test programs: tests/<folder>/test_x.c -> $(BUILD)/tests/<folder>/test_x -----------------------------------
@@ -22,10 +23,23 @@ $(BUILD)/obj/tests/%.o: tests/%.c | $(TEST_DEPS)
 	$(call say,CC,$<)
 	$(Q)$(CC) $(CFLAGS_ALL) -Itests -c $< -o $@
 
+# INSTEAD: objects that take the place of the library's.
 $(TEST_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/%.o $(SUPPORT_OBJ) $(LIB_STATIC)
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
-	$(Q)$(CC) $(LDFLAGS_ALL) $^ -o $@ -lcmocka $(LIBS_ALL)
+	$(Q)$(CC) $(LDFLAGS_ALL) $(INSTEAD) $(filter-out $(INSTEAD),$^) -o $@ -lcmocka $(LIBS_ALL)
+
+# The tests of kernels have one more instruction set: AMX in plain C, for machines that have none.
+ifneq ($(AMX_EMULATED),)
+EMULATED_ISA := $(BUILD)/obj/backend/cpu/host/isa.emulated.o $(AMX_SRC:src/backend/cpu/%.c=$(BUILD)/obj/backend/cpu/%.$(AMX_EMULATED).o)
+$(BUILD)/obj/backend/cpu/host/isa.emulated.o: src/backend/cpu/host/isa.c | $(DEPS)
+	@mkdir -p $(@D)
+	$(call say,CC,$< (with $(AMX_EMULATED)))
+	$(Q)$(CC) $(CFLAGS_ALL) $(if $(INSTRUMENTED),-DFB_WITHOUT_AVXVNNI) -DFB_AMX_EMULATED -c $< -o $@
+
+$(filter $(BUILD)/tests/backend/cpu/%,$(TEST_PROGRAMS)): INSTEAD := $(EMULATED_ISA)
+$(filter $(BUILD)/tests/backend/cpu/%,$(TEST_PROGRAMS)): $(EMULATED_ISA)
+endif
 
 # What is tested of the command line's own files.
 $(BUILD)/tests/cli/test_nearest: $(BUILD)/obj/cli/nearest.o
@@ -48,6 +62,18 @@ $(DIGEST): $(BUILD)/obj/tests/digest/digest.o $(BUILD)/obj/tests/support/cuda_li
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) $^ -o $@ $(LIBS_ALL)
 
+# ---- the time of a schema's masks -----------------------------------------------------------------------------------
+SCHEMA_MASKS := $(BUILD)/bench/schema_masks
+$(BUILD)/obj/bench/schema_masks.o: bench/schema_masks.c
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(CFLAGS_ALL) -c $< -o $@
+
+$(SCHEMA_MASKS): $(BUILD)/obj/bench/schema_masks.o $(LIB_STATIC)
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) $^ -o $@ $(LIBS_ALL)
+
 # ---- the fuzz targets: tests/fuzz/fuzz_x.c -> build/fuzz/fuzz_x, with FUZZ=1 ----------------------------------------
 FUZZ_SRC     := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_OBJ     := $(FUZZ_SRC:%.c=$(BUILD)/obj/%.o)
@@ -55,16 +81,19 @@ FUZZ_TARGETS := $(FUZZ_SRC:tests/fuzz/%.c=$(BUILD)/%)
 FUZZ_SECONDS ?= 300
 
 # Loaders only: no kernel is built for them.
-FUZZ_LIB_OBJ := $(filter $(addprefix $(BUILD)/obj/,base/% file/% text/% chat/% arch/% program/% verify/golden.o verify/stream_golden.o),$(LIB_OBJ))
+FUZZ_LIB_OBJ := $(filter $(addprefix $(BUILD)/obj/,base/% file/% text/% schema/% chat/% arch/% program/% verify/golden.o verify/stream_golden.o),$(LIB_OBJ))
 
+# Requests need a model besides.
+$(BUILD)/fuzz_request: $(filter $(addprefix $(BUILD)/obj/model/,bind.o chat.o locate.o model.o schema.o tokenizer.o),$(LIB_OBJ)) \
+    $(addprefix $(BUILD)/obj/,cli/json_out.o serve/job.o serve/params.o serve/pieces.o serve/prompt.o serve/schema.o)
 $(FUZZ_TARGETS): $(BUILD)/%: $(BUILD)/obj/tests/fuzz/%.o $(FUZZ_LIB_OBJ)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -fsanitize=fuzzer $^ -o $@ $(LIBS_ALL)
 
--include $(TEST_OBJ:.o=.d) $(SUPPORT_OBJ:.o=.d) $(FUZZ_OBJ:.o=.d)
+-include $(EMULATED_ISA:.o=.d) $(TEST_OBJ:.o=.d) $(SUPPORT_OBJ:.o=.d) $(FUZZ_OBJ:.o=.d)
 
 # ---- what a person calls: tests/run.sh builds what it runs, in the order of its arguments ---------------------------
-.PHONY: test test-unit test-san test-tsan fuzz soak tests fuzzers fmt lint
+.PHONY: test test-unit test-san test-tsan fuzz soak soak-serve tests fuzzers fmt lint
 test: $(TEST_DEPS)
 	+@MAKE="$(MAKE)" BUILD="$(BUILD)" bash tests/run.sh unit install fuzz san tsan lint
 
@@ -84,7 +113,10 @@ SOAK_TOKENS ?= 1000000
 soak: $(BUILD)/tests/run/test_soak
 	@$< $(SOAK_TOKENS)
 
-tests: $(TEST_PROGRAMS) $(DIGEST) $(FAIL_ALLOC) $(CLI) $(LIB_EMULATED) $(if $(LIB_EMULATED),$(BUILD)/bench/gpu_ops)
+soak-serve: $(CLI)
+	@FUSEBOX="$(abspath $(CLI))" SOAK_SECONDS=$(or $(SOAK_SECONDS),3600) SOAK_REST=0 python3 -B tests/serve/test_soak.py
+
+tests: $(TEST_PROGRAMS) $(DIGEST) $(SCHEMA_MASKS) $(FAIL_ALLOC) $(CLI) $(LIB_EMULATED) $(if $(LIB_EMULATED),$(BUILD)/bench/gpu_ops)
 fuzzers: $(FUZZ_TARGETS)
 
 # ---- layout and static checks ---------------------------------------------------------------------------------------

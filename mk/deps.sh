@@ -10,6 +10,7 @@ want() { # want PACKAGE COMMAND...: the package is needed if the command fails
 }
 
 has_header() { echo "#include <$1>" | cc -E -x c - -o /dev/null; }
+has_browser() { command -v chromium || command -v chromium-browser || command -v google-chrome; }
 has_fuzzer() { echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' | clang -fsanitize=fuzzer -x c - -o /dev/null; }
 
 install_needed() {
@@ -48,6 +49,7 @@ want pkg-config pkg-config --version
 want libpcre2-dev pkg-config --exists libpcre2-8
 want libutf8proc-dev pkg-config --exists libutf8proc
 want libedit-dev pkg-config --exists libedit
+want libmicrohttpd-dev pkg-config --exists libmicrohttpd # its library is opened at run time
 if [ "${1:-build}" = test ]; then
     want libcmocka-dev pkg-config --exists cmocka
     want clang-format clang-format --version
@@ -57,22 +59,24 @@ if [ "${1:-build}" = test ]; then
     want libxml2-utils xmllint --version
     want mandoc command -v mandoc
     want clang clang --version
+    want chromium has_browser # tests/serve/browser.py drives it
 fi
 if [ "${1:-build}" = arm ]; then
     # A cross compiler, an emulator, and the libraries for the other architecture.
     dpkg --print-foreign-architectures | grep -qx arm64 || {
         [ "$(id -u)" -eq 0 ] || { echo "fusebox: run as root: dpkg --add-architecture arm64" >&2; exit 2; }
-        dpkg --add-architecture arm64 && apt-get update >"$log" 2>&1
+        dpkg --add-architecture arm64 # its package lists come with the first package that is not found
     }
     want gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc --version
     want libc6-dev-arm64-cross test -d /usr/aarch64-linux-gnu/include
     want qemu-user qemu-aarch64 --version
-    for package in libpcre2-dev libutf8proc-dev libcmocka-dev libedit-dev; do
+    for package in libpcre2-dev libutf8proc-dev libcmocka-dev libedit-dev libmicrohttpd-dev; do
         want $package:arm64 dpkg -s $package:arm64
     done
 fi
 if [ "${1:-build}" = python ]; then
     want python3 python3 --version
+    want curl curl --version # one of the clients of the server that are tested
     want python3-venv python3 -c 'import ensurepip, venv'
 fi
 install_needed

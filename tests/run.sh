@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Builds and runs the tests; `make test` calls it. Usage: tests/run.sh STAGE...
 #
-#     unit      the cmocka programs and the checks of the command line
+#     unit      the cmocka programs, the checks of the command line and those of the server
 #     install   the library as somebody else sees it: installed, found by pkg-config, its example built and run
 #     fuzz      each libFuzzer target for FUZZ_SECONDS (5)
 #     san       unit under AddressSanitizer and UndefinedBehaviorSanitizer
-#     tsan      what threads share, under ThreadSanitizer: pool, turns, sessions
+#     tsan      what threads share, under ThreadSanitizer: pool, turns, sessions, the server
 #     lint      layout and static checks
 #
 # A program that passes is one line; one that fails shows its output. Lines that begin with # say what is being done.
@@ -122,10 +122,12 @@ program() { # program NAME COMMAND...
 # What is not timed runs early, as many programs at once as there are cores, and `program` waits for each. Those that
 # take longest come first: at the end all cores have something left to do.
 early_pid=
-longest='cli/(batch|batch_gpu|cuda|cuda_families|step|stream_oz|quant_ppl|files|ppl_stream|verify)\.sh|backend/cuda/test_(host|fused|rows)|backend/cpu/test_attention|run/test_(soak|session|families|stream)|verify/test_(fusion|quantised|curve|sensitivity|verify)|oom/test_commands'
+longest='serve/test_(load|hostile|heavy|page)|cli/(batch|batch_gpu|draft|draft_gpu|cuda|cuda_families|step|stream_oz|quant_ppl|files|ppl_stream|verify)\.sh|backend/cuda/test_(host|fused|rows|window)|backend/cpu/test_attention|run/test_(soak|prefix|scheduler_mix|session|families|stream)|verify/test_(fusion|quantised|curve|sensitivity|verify)|oom/test_commands'
 # What measures times, or how threads take turns, runs alone. The soak compares times side by side.
 alone='cli/(bench|bench_cpu|bench_stream|plan|profile|memory)\.sh|base/test_(pool|turn)\.c|tests/(bench|plan)/|cli/test_busy\.c|run/test_(cancel|shared|threads)\.c'
 alone_sanitized='cli/(bench|plan|profile)'
+# What takes long and needs little: mixed load for two minutes, beside all that runs early.
+beside='serve/test_soak'
 longest_first() {
     local all
     all=$(cat)
@@ -133,11 +135,18 @@ longest_first() {
     grep -vE "$longest" <<<"$all"
 }
 run_early() { # run_early LABEL DIR < sources
+    local sources
+    sources=$(cat)
     mkdir -p "$scratch/early"
-    FUSEBOX=$(realpath "$2")/fusebox SCRATCH=$scratch LABEL=$1 DIR=$2 TEST_SECONDS=$TEST_SECONDS xargs -P "$(nproc)" -I{} bash -c '
+    grep -E "$beside" <<<"$sources" | run_each 1 "$1" "$2" &
+    grep -vE "$beside" <<<"$sources" | run_each "$(nproc)" "$1" "$2"
+    wait
+}
+run_each() { # run_each COUNT LABEL DIR < sources: so many at a time
+    FUSEBOX=$(realpath "$3")/fusebox SCRATCH=$scratch LABEL=$2 DIR=$3 TEST_SECONDS=$TEST_SECONDS xargs -r -P "$1" -I{} bash -c '
         source={} name=${source#tests/} status=0 start=$EPOCHREALTIME
         name="$LABEL: ${name%.c}" at=$SCRATCH/early/${name//\//.} command=$DIR/${source%.c}
-        case $source in *.sh) command="bash $source" ;; esac
+        case $source in *.sh) command="bash $source" ;; *.py) command="python3 -B $source" ;; esac
         timeout -k 10 "$TEST_SECONDS" $command >"$at.log" 2>&1 </dev/null || status=$?
         echo "$status $(((${EPOCHREALTIME/./} - ${start/./}) / 1000))" >"$at.writing"
         mv "$at.writing" "$at.status"'
@@ -148,14 +157,14 @@ unit() { # unit DIR LABEL ARGUMENT...
     shift 2
     build "$label" "$dir" "$@" tests || { bad "$label: build"; return; }
     sources=$(find tests -name 'test_*.c' | sort)
-    scripts=$(find tests/cli -name '*.sh' ! -name lib.sh | sort)
+    scripts=$(find tests/cli -name '*.sh' ! -name lib.sh | sort; find tests/serve -name 'test_*.py' | sort)
     if [ "$label" = san ]; then
         echo "# san: backend/cuda: not run: the emulated device changes stacks, which the sanitizers do not follow"
-        echo "# san: cli/batch_gpu.sh, cli/cuda.sh, cli/cuda_families.sh, cli/step.sh, cli/stream_oz.sh: not run: the first four for the same reason, the last is minutes of what stream.sh does"
+        echo "# san: cli/batch_gpu.sh, cli/draft_gpu.sh, cli/cuda.sh, cli/cuda_families.sh, cli/step.sh, cli/stream_oz.sh: not run: the first five for the same reason, the last is minutes of what stream.sh does"
         echo "# san: run/test_soak: not run: memory and times of a long stream, which here are not the program's own"
-        echo "# san: cli/batch.sh: not run: it compares bits, for minutes; run/test_scheduler and test_scheduler_long run the same code"
+        echo "# san: cli/batch.sh, cli/draft.sh: not run: they compare bits, for minutes; run/test_scheduler, test_scheduler_long and test_draft run the same code"
         sources=$(grep -vE 'backend/cuda/|run/test_soak' <<<"$sources")
-        scripts=$(grep -vE 'cli/(batch|batch_gpu|cuda|cuda_families|step|stream_oz)\.sh' <<<"$scripts")
+        scripts=$(grep -vE 'cli/(batch|batch_gpu|draft|draft_gpu|cuda|cuda_families|step|stream_oz)\.sh' <<<"$scripts")
         alone=$alone_sanitized
         export FUSEBOX_TESTS_SLOW=1 # a check that only has to take a while needs less work for it
     fi
@@ -174,6 +183,7 @@ run_one() { # run_one LABEL DIR SOURCE
     local name=${3#tests/}
     case $3 in
     *.sh) FUSEBOX=$(realpath "$2")/fusebox program "$1: $name" bash "$3" ;;
+    *.py) FUSEBOX=$(realpath "$2")/fusebox program "$1: $name" python3 -B "$3" ;;
     *) program "$1: ${name%.c}" "$2/${3%.c}" ;;
     esac
 }
@@ -252,9 +262,11 @@ tsan_stage() {
         echo "# tsan: not run: no compiler here has ThreadSanitizer"
         return
     fi
-    local name programs="base/test_pool base/test_turn run/test_shared run/test_cancel run/test_threads"
-    build tsan "$BUILD/tsan" TSAN=1 CC="$compiler" $(printf "$BUILD/tsan/tests/%s " $programs) || { bad "tsan: build"; return; }
+    local name programs="base/test_pool base/test_turn run/test_shared run/test_cancel run/test_threads run/test_replan"
+    build tsan "$BUILD/tsan" TSAN=1 CC="$compiler" "$BUILD/tsan/fusebox" $(printf "$BUILD/tsan/tests/%s " $programs) || { bad "tsan: build"; return; }
     for name in $programs; do program "tsan: $name" $fixed "$BUILD/tsan/tests/$name"; done
+    program "tsan: serve/test_soak.py" env FUSEBOX="$(realpath "$BUILD/tsan")/fusebox" FUSEBOX_TESTS_SLOW=1 SOAK_SECONDS=5 \
+        $fixed python3 -B tests/serve/test_soak.py
 }
 
 fuzz_stage() {

@@ -27,7 +27,8 @@ NEEDS = {"ops": "torch", "hf": "transformers"}
 
 
 def has(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None
+    found = importlib.util.find_spec(module)
+    return found is not None and found.origin is not None  # tests/torch is a folder of that name
 
 
 def words(table: str) -> list[list[str]]:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from fusebox import _c, _c_ops, _c_text, _c_tools
+from fusebox import _c, _c_batch, _c_draft, _c_ops, _c_text, _c_tools
 
 INCLUDE = _c.FILES / "include"
-HEADERS = ("fusebox.h", "fusebox_tools.h", "fusebox_ops.h")
-MODULES = (_c, _c_tools, _c_text, _c_ops)
+HEADERS = ("fusebox.h", "fusebox_batch.h", "fusebox_tools.h", "fusebox_ops.h")
+MODULES = (_c, _c_tools, _c_text, _c_ops, _c_batch, _c_draft)
 STRUCTS = [struct for module in MODULES for struct in module.STRUCTS]
 FUNCTIONS = {name: types for module in MODULES for name, types in module.FUNCTIONS.items()}
 
@@ -49,7 +49,8 @@ def test_sizes_and_offsets(tmp_path: Path) -> None:
             wanted[f"sizeof {name}.{field}"] = getattr(struct, field).size
     source = tmp_path / "layout.c"
     source.write_text(
-        "#include <stdio.h>\n#include <fusebox_tools.h>\n#include <fusebox_ops.h>\nint main(void) {\n" + "\n".join(lines) + "\nreturn 0;\n}\n"
+        "#include <stdio.h>\n#include <fusebox_tools.h>\n#include <fusebox_ops.h>\n#include <fusebox_batch.h>\n"
+        "int main(void) {\n" + "\n".join(lines) + "\nreturn 0;\n}\n"
     )
     program = tmp_path / "layout"
     subprocess.run(["cc", "-std=c11", f"-I{INCLUDE}", str(source), "-o", str(program)], check=True)
@@ -66,6 +67,7 @@ def test_no_field_is_missing() -> None:
         assert found, struct.__name__
         fields = []
         for declaration in found.group(1).split(";"):
+            declaration = re.sub(r"\(\*(\w+)\)\(.*\)", r"\1", declaration, flags=re.DOTALL)  # a function pointer
             words = re.findall(r"[a-z_0-9]+(?=\s*(?:\[|,|$))", re.sub(r"\[\w*\]", "", declaration.strip()))
             fields += words
         assert fields == [name for name, *_ in struct._fields_], struct.__name__

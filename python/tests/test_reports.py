@@ -208,6 +208,15 @@ def test_quantize(model: fusebox.Model, cli: Cli, tmp_path: Path) -> None:
     cli("quantize", model.path, theirs, "--type", "Q4_K_M", "--force")
     assert ours.read_bytes() == theirs.read_bytes()
     assert {kind.type for kind in mixed.kinds} == {"f32", "q4_k", "q6_k"} and 5 < mixed.bits_per_weight < 5.5
+    book = tmp_path / "book.txt"
+    book.write_text(STORY * 4)
+    model.quantize(ours, "q4_0", calibrate=STORY * 4, replace=True)
+    cli("quantize", model.path, theirs, "--type", "q4_0", "--calibrate", book, "--force")
+    assert ours.read_bytes() == theirs.read_bytes()
+    model.quantize(ours, "q4_0", head="q4_0", calibrate=STORY * 4, replace=True)
+    assert ours.stat().st_size < theirs.stat().st_size
+    plain_scales = model.quantize(tmp_path / "plain.gguf", "q4_0")
+    assert plain_scales.file_bytes == ours.stat().st_size and (tmp_path / "plain.gguf").read_bytes() != ours.read_bytes()
     names = [lib.fb_quantize_name(i).decode() for i in range(21)]
     assert set(names) == {*get_args(QuantizedType), *get_args(QuantizedMix)} and lib.fb_quantize_name(21) is None
     for bad in ("q4_k_x", "f64", "nothing"):

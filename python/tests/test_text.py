@@ -81,7 +81,7 @@ def test_stats_print_as_the_command_line(model: fusebox.Model) -> None:
     lines = str(model.generate(PROMPT, max_tokens=4, seed=3, cache="sinks", window=9).stats).splitlines()
     names = [line[:17].strip() for line in lines]
     assert names[:4] == ["load", "prompt", "generated", "first token"] and names[-1] == "seed"
-    assert re.fullmatch(r"cache            sinks: 4 first and 9 last tokens, [\d.]+ kB", lines[names.index("cache")])
+    assert re.fullmatch(r"cache            sinks: 4 first and 9 last tokens, [\d.]+ [kM]B", lines[names.index("cache")])
     assert "<table>" in model.generate(PROMPT, max_tokens=4).stats._repr_html_()
 
 

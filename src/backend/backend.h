@@ -82,9 +82,16 @@ typedef struct fb_batch {
     bool (*on_hidden)(void *user, int64_t layer, const float *hidden, int64_t rows, int64_t cols);
     /* The CPU only: called by one worker, while the others wait, before a linear (not one of a fuse)
      * multiplies the matrix of `slot` with these rows. May be NULL. */
-    void (*on_linear)(void *user, int32_t slot, int64_t layer, const fb_view *x, int64_t rows);
+    void (*on_linear)(void *user, int32_t slot, int64_t layer, const fb_view *x, int64_t rows, int32_t worker,
+                      int32_t workers);
     void *user;
     const atomic_bool *cancel; /* once true, the step stops soon; may be NULL */
+    /* Only if fb_backend.holds: the first `held` rows run through the layers from `held_from` up to `held_to`
+     * only, so that a prompt's rows can be computed in several steps. What a row carries from layer to layer
+     * lies in `held_state` (fb_frame_state_bytes) between the steps. Until held_to is the number of layers,
+     * none of these rows is wanted. No bit depends on how the layers are divided. */
+    int64_t held, held_from, held_to;
+    uint8_t *held_state;
 } fb_batch;
 
 /* What ran. The caller of fb_executor_run adds up its steps in one of these. */
@@ -92,6 +99,7 @@ typedef struct fb_trace {
     int64_t ops[FB_OP_COUNT]; /* calls, by kind */
     int64_t fuses[32];        /* calls of ops that a fuse made, by the fuse's bit in fb_op.fuses */
     int64_t barriers;         /* barriers of all workers; on a GPU, ops launched */
+    int64_t layer_barriers;   /* those of them in layers */
     int64_t graphs;           /* steps launched as one graph */
     int64_t listed;           /* steps whose layers were one kernel */
     int64_t steps;
@@ -125,7 +133,7 @@ struct fb_backend {
     bool graphs;  /* it can record a step and launch it as one graph */
     bool chooses; /* it selects candidates (fb_batch.choices) */
     bool roles;   /* a prompt's tokens are added in another order than generated ones (fb_row.prompt) */
-    uint32_t float_types;  /* bits of quantised dtypes whose weights it multiplies with floats */
+    bool holds;   /* it computes some layers only (fb_batch.held) */
     int64_t session_block; /* slots of a block of a session's cache; 0: the cache is one block */
     /* device_open sets the backend's own fields and the turn; device_close ends both. */
     fb_status (*device_open)(int32_t index, fb_device **out, fb_error *err);

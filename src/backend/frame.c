@@ -149,12 +149,6 @@ int64_t fb_frame_first(const fb_frame *f, int32_t value, const fb_batch *batch, 
     return f->in_epilogue[value] ? 0 : batch->count - rows;
 }
 
-bool fb_frame_forgets(const fb_frame *f) {
-    bool any = false;
-    for (int32_t k = 0; k < f->bound.program->kind_count; k++) any = any || f->cache[k].ring.window;
-    return any;
-}
-
 fb_kv fb_frame_cache(const fb_frame *f, int64_t layer) {
     const fb_program *p = f->bound.program;
     int kind = p->kind_of[layer];
@@ -201,6 +195,22 @@ static void choose_angles(const fb_frame *f, const fb_op *op, int64_t layer, fb_
         if (op->in[k] == named && named != FB_NONE) call->in[k] = fb_frame_view(f, angles);
 }
 
+/* Views of values begin `rows` rows further on. */
+static void skip_rows(fb_view *view, int64_t rows) {
+    view->data = fb_at(view->data, view->dtype, rows * view->row_stride);
+}
+
+/* Held rows come first. Other layers than theirs leave them out. */
+static void leave_out_held(const fb_op *op, int64_t layer, const fb_batch *batch, fb_call *call) {
+    if (layer >= batch->held_from && layer < batch->held_to) return;
+    call->rows -= batch->held;
+    call->row += batch->held;
+    for (int k = 0; k < FB_MAX_IN; k++)
+        if (op->in[k] != FB_NONE) skip_rows(&call->in[k], batch->held);
+    for (int k = 0; k < FB_MAX_OUT; k++)
+        if (op->out[k] != FB_NONE) skip_rows(&call->out[k], batch->held);
+}
+
 /* The epilogue reads only the rows whose logits are wanted, which are the last ones. So views of values that
  * earlier sections wrote begin at the first wanted row. */
 static void narrow_to_epilogue(const fb_frame *f, const fb_op *op, const fb_batch *batch, fb_call *call) {
@@ -208,8 +218,17 @@ static void narrow_to_epilogue(const fb_frame *f, const fb_op *op, const fb_batc
     call->rows = batch->wanted;
     call->row += skipped;
     for (int k = 0; k < FB_MAX_IN; k++)
-        if (op->in[k] != FB_NONE && !f->in_epilogue[op->in[k]])
-            call->in[k].data = fb_at(call->in[k].data, call->in[k].dtype, skipped * call->in[k].row_stride);
+        if (op->in[k] != FB_NONE && !f->in_epilogue[op->in[k]]) skip_rows(&call->in[k], skipped);
+}
+
+/* A matrix of floats in this layer is multiplied with floats, whatever that of other layers is. */
+static void choose_products(const fb_op *op, fb_call *call) {
+    for (int s = 0; s < FB_MAX_SEGMENTS; s++) {
+        fb_dot *dot = &call->attr.segment[s].dot;
+        if (*dot == FB_DOT_FLOAT || fb_dot_in(*dot, call->weights[4 * s].dtype) != FB_DOT_FLOAT) continue;
+        *dot = FB_DOT_FLOAT;
+        if (op->in[FB_UNQUANTIZED + s] != FB_NONE) call->in[s] = call->in[FB_UNQUANTIZED + s];
+    }
 }
 
 void fb_frame_call(const fb_frame *f, fb_section section, int32_t index, int64_t layer, const fb_batch *batch,
@@ -220,11 +239,45 @@ void fb_frame_call(const fb_frame *f, fb_section section, int32_t index, int64_t
     call->row = rows;
     call->rows = batch->count;
     if (section == FB_BODY) choose_angles(f, op, layer, call);
+    if (section == FB_BODY && batch->held) leave_out_held(op, layer, batch, call);
     if (section == FB_EPILOGUE) narrow_to_epilogue(f, op, batch, call);
+    choose_products(op, call);
 }
 
-void fb_trace_count(fb_trace *trace, const fb_op *op, bool barrier) {
+void fb_trace_count(fb_trace *trace, const fb_op *op, fb_section section, bool barrier) {
     trace->ops[op->kind]++;
     trace->barriers += barrier;
+    trace->layer_barriers += barrier && section == FB_BODY;
     for (uint32_t fuses = op->fuses; fuses; fuses &= fuses - 1) trace->fuses[__builtin_ctz(fuses)]++;
+}
+
+/* Both ends of a carry have the same memory. */
+static int64_t carried_bytes(const fb_frame *f, int32_t carry, int64_t rows, fb_view *view) {
+    *view = fb_frame_view(f, f->bound.program->values[f->bound.program->carries[carry].next].storage);
+    return rows * view->row_stride * fb_dtype_size(view->dtype);
+}
+
+int64_t fb_frame_state_bytes(const fb_frame *f, int64_t rows) {
+    int64_t bytes = 0;
+    fb_view view;
+    for (int32_t c = 0; c < f->bound.program->carry_count; c++) bytes += carried_bytes(f, c, rows, &view);
+    return bytes;
+}
+
+void fb_frame_state_save(const fb_frame *f, int64_t rows, uint8_t *state) {
+    fb_view view;
+    for (int32_t c = 0; c < f->bound.program->carry_count; c++) {
+        int64_t bytes = carried_bytes(f, c, rows, &view);
+        memcpy(state, view.data, (size_t)bytes);
+        state += bytes;
+    }
+}
+
+void fb_frame_state_load(const fb_frame *f, int64_t rows, const uint8_t *state) {
+    fb_view view;
+    for (int32_t c = 0; c < f->bound.program->carry_count; c++) {
+        int64_t bytes = carried_bytes(f, c, rows, &view);
+        memcpy(view.data, state, (size_t)bytes);
+        state += bytes;
+    }
 }

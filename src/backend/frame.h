@@ -49,8 +49,6 @@ fb_view fb_frame_view(const fb_frame *frame, int32_t value);
 /* The index of the first of a value's last `rows` rows in a step. */
 int64_t fb_frame_first(const fb_frame *frame, int32_t value, const fb_batch *batch, int64_t rows);
 
-/* Whether layers of some kind forget. */
-bool fb_frame_forgets(const fb_frame *frame);
 /* One layer's part of the cache, without addresses: those of a backend's kernels. */
 fb_kv fb_frame_cache(const fb_frame *frame, int64_t layer);
 /* The entry of a sequence's table that has a position of the group's layers. */
@@ -63,7 +61,12 @@ void fb_frame_cache_name(const fb_frame *frame, char *name, size_t size);
 void fb_frame_call(const fb_frame *frame, fb_section section, int32_t index, int64_t layer,
                    const fb_batch *batch, const fb_row *rows, fb_call *call);
 
+/* What `rows` rows carry from one layer to the next: its bytes, and a copy of it to or from `state`. */
+int64_t fb_frame_state_bytes(const fb_frame *frame, int64_t rows);
+void fb_frame_state_save(const fb_frame *frame, int64_t rows, uint8_t *state);
+void fb_frame_state_load(const fb_frame *frame, int64_t rows, const uint8_t *state);
+
 /* Counts one call of the op in a trace. */
-void fb_trace_count(fb_trace *trace, const fb_op *op, bool barrier);
+void fb_trace_count(fb_trace *trace, const fb_op *op, fb_section section, bool barrier);
 
 #endif

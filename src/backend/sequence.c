@@ -5,6 +5,9 @@
 #include "backend/frame.h"
 
 static const fb_frame *frame_of(const fb_sequence *s) { return &s->executor->frame; }
+static const fb_ring *ring_of(const fb_frame *f, int32_t group) {
+    return &f->cache[f->group[group].kind].ring;
+}
 
 static fb_status open_tables(fb_executor *executor, fb_blocks *pool, fb_sequence *out, fb_error *err) {
     *out = (fb_sequence){.executor = executor, .pool = pool, .entries = executor->frame.entries};
@@ -78,7 +81,7 @@ static fb_status own_entry(fb_sequence *s, int64_t entry, int64_t position, fb_e
 
 /* The first position after `position` that lies in another block of the group. */
 static int64_t next_block(const fb_frame *f, int32_t group, int64_t position) {
-    const fb_ring *r = &f->cache[f->group[group].kind].ring;
+    const fb_ring *r = ring_of(f, group);
     if (f->shift >= 62) return INT64_MAX;
     int64_t size = (int64_t)1 << f->shift, slot = fb_ring_slot(r, position);
     int64_t next = position + size - (slot & (size - 1));
@@ -105,4 +108,19 @@ int64_t fb_sequence_needs(const fb_sequence *s, int64_t from, int64_t to) {
         for (int64_t at = from; at < to; at = next_block(f, group, at))
             count += lacks(s, fb_frame_entry(f, group, at));
     return count;
+}
+
+void fb_sequence_forget(fb_sequence *s, int64_t from, int64_t to) {
+    const fb_frame *f = frame_of(s);
+    for (int32_t group = 0; group < f->groups; group++) {
+        const fb_ring *r = ring_of(f, group);
+        int64_t at = from - r->window, next;
+        if (at < r->sinks) at = r->sinks;
+        for (; r->window && (next = next_block(f, group, at)) <= to - r->window; at = next) {
+            int64_t entry = fb_frame_entry(f, group, at);
+            fb_block_give(s->blocks[entry]);
+            s->blocks[entry] = NULL;
+            s->table[entry] = NULL;
+        }
+    }
 }

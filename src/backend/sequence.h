@@ -12,7 +12,7 @@ struct fb_sequence {
     bool owns_pool;
     int64_t entries;   /* of the table: fb_frame.entries */
     fb_block **blocks; /* [entries]; NULL: nothing was written there */
-    uint8_t **table;   /* [entries]: their memory, which kernels read */
+    uint8_t **table;   /* [entries]: their memory, which kernels read; NULL where there is no block */
 };
 
 /* Opens an empty sequence. `pool` NULL: it gets one of its own, with memory for all its blocks. */
@@ -31,5 +31,9 @@ int64_t fb_sequence_needs(const fb_sequence *sequence, int64_t from, int64_t to)
 /* Puts a block that another sequence has filled into an empty entry; the sequence becomes one of its users.
  */
 void fb_sequence_put(fb_sequence *sequence, int64_t entry, fb_block *block);
+
+/* Where layers forget: gives back the blocks that a token at `from` sees, and none at `to` or later. They may
+ * be another sequence's next: no kernel reads a slot that none of its tokens sees. */
+void fb_sequence_forget(fb_sequence *sequence, int64_t from, int64_t to);
 
 #endif

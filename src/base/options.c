@@ -16,16 +16,20 @@
 
 #define SINKS 4 /* as in StreamingLLM */
 
-OPTIONS(fb_session_options, threads, any_order, .act = FB_F32, .fuse = "auto", .sinks = SINKS)
+OPTIONS(fb_session_options, threads, draft, .act = FB_F32, .fuse = "auto", .sinks = SINKS)
+OPTIONS(fb_draft_options, source, user, .most = FB_MAX_DRAFT)
 OPTIONS(fb_scheduler_options, sequences, prefix_cache, .sequences = 16, .block = 32, .stretch = 1.8f,
         .prefix_cache = 1)
-OPTIONS(fb_request_options, prompt, wants_logits, .samples = 1)
+OPTIONS(fb_request_options, prompt, draft, .samples = 1, .draft = 1)
 OPTIONS(fb_quantize_options, type, importance, .type = FB_Q8_0, .head = FB_Q8_0)
 OPTIONS(fb_bench_options, threads, any_order, .prompt = 64, .gen = 64, .reps = 9)
 OPTIONS(fb_bench_ops_options, threads, user, .prompt = 64, .gen = 64, .reps = 9)
 OPTIONS(fb_bench_stream_options, threads, user, .fuse = "auto", .cache = FB_CACHE_SINKS, .sinks = SINKS,
         .ttft_limit = 10)
 OPTIONS(fb_bench_batch_options, threads, arrival, .fuse = "auto", .prompt = 64, .gen = 64)
+OPTIONS(fb_bench_draft_options, threads, user, .fuse = "auto", .prompt = 64, .gen = 128, .reps = 5,
+        .most = FB_MAX_DRAFT)
+OPTIONS(fb_draft_verify_options, threads, rounds, .fuse = "auto", .gen = 24, .prompt = 48, .rounds = 3)
 OPTIONS(fb_profile_options, threads, gen, .fuse = "auto", .prompt = 64, .gen = 64)
 OPTIONS(fb_plan_report_options, threads, gen, .fuse = "auto", .prompt = 64, .gen = 64)
 OPTIONS(fb_verify_options, threads, chunk, .fuse = "auto")
@@ -62,6 +66,15 @@ fb_session_options fb_bench_batch_session(const fb_bench_batch_options *o) {
                                 .sinks = SINKS,
                                 .capacity = o->prompt + o->gen,
                                 .any_order = o->any_order};
+}
+
+fb_session_options fb_bench_draft_session(const fb_bench_draft_options *o) {
+    return (fb_session_options){COMMON(o), .fuse = o->fuse, .machine = o->machine, .sinks = SINKS,
+                                .capacity = o->prompt + o->gen};
+}
+
+fb_session_options fb_draft_verify_session(const fb_draft_verify_options *o) {
+    return (fb_session_options){COMMON(o), .fuse = o->fuse, .machine = o->machine, .sinks = SINKS};
 }
 
 fb_session_options fb_profile_session(const fb_profile_options *o) {

@@ -10,12 +10,15 @@
 /* fb_sized_take for each type: the caller's options (NULL: the defaults) as a complete struct. */
 #define FB_OPTIONS(X)                                                                                        \
     X(fb_session_options)                                                                                    \
+    X(fb_draft_options)                                                                                      \
     X(fb_scheduler_options)                                                                                  \
     X(fb_request_options)                                                                                    \
     X(fb_quantize_options)                                                                                   \
     X(fb_bench_options)                                                                                      \
     X(fb_bench_ops_options)                                                                                  \
     X(fb_bench_stream_options)                                                                               \
+    X(fb_bench_draft_options)                                                                                \
+    X(fb_draft_verify_options)                                                                               \
     X(fb_bench_batch_options)                                                                                \
     X(fb_profile_options)                                                                                    \
     X(fb_plan_report_options)                                                                                \
@@ -34,6 +37,8 @@ fb_session_options fb_bench_session(const fb_bench_options *options);
 fb_session_options fb_bench_ops_session(const fb_bench_ops_options *options);
 fb_session_options fb_bench_stream_session(const fb_bench_stream_options *options);
 fb_session_options fb_bench_batch_session(const fb_bench_batch_options *options);
+fb_session_options fb_bench_draft_session(const fb_bench_draft_options *options);
+fb_session_options fb_draft_verify_session(const fb_draft_verify_options *options);
 fb_session_options fb_profile_session(const fb_profile_options *options);
 fb_session_options fb_verify_session(const fb_verify_options *options);
 fb_session_options fb_fusion_session(const fb_fusion_options *options);

@@ -26,10 +26,8 @@ extern "C" {
 /* Types that can be packed: all quantised ones. */
 static inline bool fb_pack_has(fb_dtype dtype) { return !fb_dtype_is_float(dtype); }
 
-/* The types that a GPU keeps in their bits, in a layout of its own (backend/cuda/kernel.h), as bits. It
- * decodes the others to float16. */
-#define FB_GPU_QUANTISED (1u << FB_Q8_0 | 1u << FB_Q4_0)
-static inline bool fb_pack_gpu_has(fb_dtype dtype) { return FB_GPU_QUANTISED >> dtype & 1; }
+/* The types that a GPU keeps in their bits, in layouts of its own (pack_gpu.h): all quantised ones. */
+static inline bool fb_pack_gpu_has(fb_dtype dtype) { return !fb_dtype_is_float(dtype); }
 
 /* Bytes of one block of a group. */
 int64_t fb_pack_block(fb_dtype dtype);

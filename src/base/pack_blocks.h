@@ -28,9 +28,9 @@ static inline int pack_words(int bits) { return bits; } /* of a row's 32 columns
 
 static inline uint32_t pack_mask(int bits) { return 0x01010101u * ((1u << bits) - 1); }
 
-/* Bits [from, from + bits) of the quads' integers become a row's words of a plane. */
-static inline void pack_plane(const uint32_t *quads, int from, int bits, uint8_t *to) {
-    for (int j = 0; j < pack_words(bits); j++, to += 4 * FB_PACK_ROWS) {
+/* Bits [from, from + bits) of the quads' integers become a row's words of a plane, `each` bytes apart. */
+static inline void pack_plane(const uint32_t *quads, int from, int bits, int each, uint8_t *to) {
+    for (int j = 0; j < pack_words(bits); j++, to += each) {
         uint32_t word = 0;
         for (int q = j, shift = 0; q < 8; q += pack_words(bits), shift += bits)
             word |= (quads[q] >> from & pack_mask(bits)) << shift;
@@ -63,9 +63,9 @@ static inline void pack_block(const quant_type *t, const quant_parts *p, int64_t
         to += pack_scale_bytes(t) + pack_minimum_bytes(t);
         uint32_t quads[8];
         memcpy(quads, p->q + first, sizeof quads);
-        pack_plane(quads, 0, t->low, to + 4 * row);
+        pack_plane(quads, 0, t->low, 4 * FB_PACK_ROWS, to + 4 * row);
         to += pack_plane_bytes(t->low);
-        pack_plane(quads, t->low, t->high, to + 4 * row);
+        pack_plane(quads, t->low, t->high, 4 * FB_PACK_ROWS, to + 4 * row);
         to += pack_plane_bytes(t->high);
     }
 }

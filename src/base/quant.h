@@ -23,6 +23,25 @@ void fb_quant_encode(fb_dtype dtype, const float *from, int64_t count, void *to)
  * fb_quant_encode. It takes some dozen times as long. Q8_0 and floats are encoded. */
 void fb_quant_search(fb_dtype dtype, const float *from, int64_t count, const float *weights, void *to);
 
+/* How columns of a row make up for the errors of earlier ones, in panels of `width` columns (a multiple of
+ * FB_MAX_BLOCK, or all columns). With e what a column was less what it became, column j shall become its
+ * value plus the sum of lower[j, i - first] * e_i over the columns i < j of its panel, which begins at
+ * `first`; and a squared error of that costs weights[j]. */
+typedef struct fb_feedback {
+    int64_t width;
+    float *lower;   /* [cols, width] */
+    float *weights; /* [cols], none negative */
+} fb_feedback;
+
+/* fb_quant_search of a row of a quantised type, with feedback. Errors cost less in all, though each of them
+ * may be larger. Q8_0 is compensated as well. `errors` [count] is room. */
+void fb_quant_compensate(fb_dtype dtype, const float *from, int64_t count, const fb_feedback *feedback,
+                         float *errors, void *to);
+
+/* Encodes `count` finite values as Q4_0 or Q4_1 with the best of a few scales a block: some 5 ns a weight. */
+void fb_quant_fit_q4_0(const float *from, int64_t count, void *to);
+void fb_quant_fit_q4_1(const float *from, int64_t count, void *to);
+
 /* Activations to be multiplied with quantised weights, in blocks of 32. If no element of a block reaches
  * FB_Q8_LEAST, all of q is 0: 127 / largest would overflow. */
 #define FB_Q8_LEAST 0x1p-120f

@@ -44,12 +44,24 @@ typedef struct fb_weight {
  * Otherwise the first `sinks` positions stay in slots 0 to sinks - 1 for good. Later positions reuse the
  * `size` slots that start at `begin`, in turn. A token sees the sinks, itself and the `window` positions
  * before it. A step may have up to size - window tokens: it then overwrites only slots that none of its
- * tokens sees. The slots between the sinks and `begin` are never used. */
+ * tokens sees. The slots between the sinks and `begin` are never used.
+ *
+ * A session's ring consists of blocks of FB_RING_BLOCK slots. So the positions of a block, counted from the
+ * first one after the sinks, are the same whatever the ring's size. It has one block more than a step's
+ * tokens and their windows can span, so that no block has both the oldest and the newest position that they
+ * see. */
+#define FB_RING_BLOCK 128
 typedef struct fb_ring {
     int64_t sinks, window;
-    int64_t begin; /* the number of sinks, rounded up to a multiple of FB_KV_GROUP */
+    int64_t
+        begin; /* a multiple of FB_KV_GROUP, at least the number of sinks; in a session, of FB_RING_BLOCK */
     int64_t size;
 } fb_ring;
+
+/* For a step of so many tokens. */
+FB_EVERYWHERE static inline int64_t fb_ring_size(int64_t window, int64_t tokens) {
+    return ((window + tokens + FB_RING_BLOCK - 1) / FB_RING_BLOCK + 1) * FB_RING_BLOCK;
+}
 
 /* One layer's key-value cache. v is [heads, capacity, width]. k is [heads, capacity / FB_KV_GROUP, width,
  * FB_KV_GROUP]: FB_KV_GROUP positions are interleaved. A vector then holds the same element of several keys,

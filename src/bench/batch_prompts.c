@@ -86,7 +86,7 @@ static fb_status time_sides(side *sides, int32_t *ids, int64_t shared, fb_bench_
         if (memcmp(sides[0].answer.logits, sides[1].answer.logits, (size_t)vocab * sizeof(float)) != 0)
             r->cached_same = 0;
     }
-    r->cached_tokens = sides[1].answer.cached; /* 0: the model has no prefix cache */
+    r->cached_tokens = sides[1].answer.cached; /* 0: nothing of it was there */
     r->first = fb_stats_median(sides[0].seconds, reps);
     r->first_cached = fb_stats_median(sides[1].seconds, reps);
     return FB_OK;

@@ -70,7 +70,7 @@ double fb_bench_tolerance(const fb_model *model, const fb_session_options *optio
     fb_dtype kv;
     if (fb_dtype_parse_kv(options->kv, options->act, &kv, NULL) != FB_OK) return 0;
     return fb_fuse_tolerance(options->act, kv,
-                             fb_program_quantizes(&model->spec->program, 0) && !options->float_dot &&
+                             fb_program_quantizes(&model->spec->program) && !options->float_dot &&
                                  options->act != FB_F64,
                              model->spec->program.layers);
 }

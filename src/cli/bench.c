@@ -9,6 +9,7 @@
 #include "cli/memory.h"
 #include "cli/model.h"
 #include "cli/output.h"
+#include "cli/prompt.h"
 
 #define MAX_VARIANTS 32
 
@@ -20,6 +21,9 @@ typedef struct bench_options {
     bool prompt_given, gen_given, reps_given, compare_given, fuse_given;
     bool ops, turns, json;
     const char *batch; /* numbers of sequences, with commas; NULL: fuses are compared */
+    const char *draft; /* sources, with commas; NULL: none */
+    const char *file;  /* with a draft: its prompt */
+    double temperature;
     const char *svg;
     int64_t arrival;
     bool arrival_given;
@@ -46,9 +50,12 @@ static bool fits(const bench_options *o, int *status) {
     if (o->batch && (o->compare_given || o->ops || o->turns || o->reps_given))
         return fails(status, "--batch",
                      "not with --compare, --ops, --turns or --reps: steps of one set of fuses are timed");
-    if (o->batch) return true;
+    if (o->draft && (o->batch || o->stream.cache_given || o->compare_given || o->ops || o->turns))
+        return fails(status, "--draft", "not with --batch, --cache, --compare, --ops or --turns");
+    if (o->batch || o->draft) return true;
+    if (o->file) return fails(status, "--file", "only with --draft");
     if (o->arrival_given) return fails(status, "--arrival", "only with --batch");
-    if (o->svg) return fails(status, "--svg", "only with --batch");
+    if (o->svg) return fails(status, "--svg", "only with --batch or --draft");
     if (!o->stream.cache_given) {
         if (o->stream.sinks_given || o->stream.window_given)
             return fails(status, o->stream.sinks_given ? "--sinks" : "--window", "only with --cache");
@@ -92,6 +99,12 @@ static bool parse(const cli_command *command, int argc, char **argv, bench_optio
         {CLI_ROW('r', "reps", CLI_INT, &o->reps, "R", "repetitions, the variants in turns"),
          .range = {1, 1e5}, .given = &o->reps_given},
         {CLI_ROW(0, "batch", CLI_STRING, &o->batch, "N,N…", "sequences that decode at once, as 1,2,4,8")},
+        {CLI_ROW(0, "draft", CLI_STRING, &o->draft, "SOURCE,…",
+                 "guess tokens, by ngram, q4, MODEL, or scripted:0.8, beside decoding one by one")},
+        {CLI_ROW('f', "file", CLI_STRING, &o->file, "FILE", "with --draft: the prompt is this text"),
+         .fallback = "random tokens"},
+        {CLI_ROW(0, "temp", CLI_REAL, &o->temperature, "T", "with --draft: sample at this temperature"),
+         .range = {0, 100}, .fallback = "the best tokens"},
         {CLI_ROW(0, "arrival", CLI_INT, &o->arrival, "N",
                  "with --batch: a prompt of N tokens comes while an answer is written"),
          .range = {1, 1e9}, .fallback = "none comes", .given = &o->arrival_given},
@@ -103,7 +116,7 @@ static bool parse(const cli_command *command, int argc, char **argv, bench_optio
     const cli_option output[] = {
         {CLI_ROW(0, "json", CLI_FLAG, &o->json, NULL,
                  "one JSON object instead of the table, with all samples; of a stream, their percentiles")},
-        {CLI_ROW(0, "svg", CLI_STRING, &o->svg, "FILE", "a picture, with --batch")},
+        {CLI_ROW(0, "svg", CLI_STRING, &o->svg, "FILE", "a picture, with --batch or --draft")},
     };
     const cli_group groups[] = {{"what", what, sizeof what / sizeof *what},
                                 {"a stream", stream, CLI_MEMORY_ROWS},
@@ -268,6 +281,33 @@ static int bench_batch(const bench_options *o, const fb_model *model, const char
     return cli_bench_batch(model, &options, o->batch, &setting, o->svg, o->json);
 }
 
+static int bench_draft(const bench_options *o, const fb_model *model, const char *path) {
+    cli_busy busy = {0};
+    cli_prompt prompt = {0};
+    fb_bench_draft_options options;
+    fb_bench_draft_options_default(&options);
+    CLI_MODEL_SET_FUSE(&o->model, &options);
+    if (o->prompt_given) options.prompt = o->prompt;
+    if (o->gen_given) options.gen = o->gen;
+    if (o->reps_given) options.reps = o->reps;
+    options.temperature = (float)o->temperature;
+    int status = o->file ? cli_prompt_read(&prompt, NULL, o->file) : CLI_OK;
+    if (status == CLI_OK && o->file) status = cli_prompt_tokenize(&prompt, model);
+    if (o->file) {
+        options.ids = prompt.ids;
+        options.prompt = prompt.count;
+    }
+    cli_bench_setting setting = {.path = path,
+                                 .model = model,
+                                 .act = o->model.act,
+                                 .kv = cli_model_kv(&o->model),
+                                 .exact = o->model.exact,
+                                 .busy = &busy};
+    if (status == CLI_OK) status = cli_bench_draft(model, &options, o->draft, &setting, o->svg, o->json);
+    cli_prompt_free(&prompt);
+    return status;
+}
+
 static int bench(const bench_options *o, const fb_model *model, const char *path) {
     variants v = {0};
     int status = split(o->compare, &v);
@@ -300,6 +340,7 @@ int cli_bench(const cli_command *command, int argc, char **argv) {
     status = cli_model_open(options.model_name, &path, &model);
     if (status == CLI_OK)
         status = (options.batch                ? bench_batch
+                  : options.draft              ? bench_draft
                   : options.stream.cache_given ? bench_stream
                                                : bench)(&options, model, path);
     fb_model_free(model);

@@ -27,6 +27,10 @@ int cli_bench_stream(const fb_model *model, fb_bench_stream_options *options,
 int cli_bench_batch(const fb_model *model, fb_bench_batch_options *options, const char *batches,
                     const cli_bench_setting *setting, const char *svg, bool as_json);
 
+/* The same for drafts, whose sources are a list, too. */
+int cli_bench_draft(const fb_model *model, fb_bench_draft_options *options, const char *list,
+                    const cli_bench_setting *setting, const char *svg, bool as_json);
+
 /* What the reports share. "2 threads, avx2, act f32, kv f16\n" ends the line that says what was measured. */
 void cli_bench_print_run(const cli_bench_setting *setting, const char *isa, int32_t threads);
 /* "1.234 (1.201 to 1.310)": the median and the 10th and 90th percentile. */

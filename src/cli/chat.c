@@ -34,8 +34,9 @@ static int settle_tokens(cli_chat_arguments *a) {
 
 static bool parse(const cli_command *command, int argc, char **argv, cli_chat_arguments *a, int *status) {
     *a = (cli_chat_arguments){0};
-    cli_option model_rows[CLI_MODEL_ROWS], sampling[CLI_SAMPLING_ROWS];
+    cli_option model_rows[CLI_MODEL_ROWS + CLI_DRAFT_ROWS], sampling[CLI_SAMPLING_ROWS];
     cli_model_rows(&a->model, model_rows);
+    cli_draft_rows(&a->draft, model_rows + CLI_MODEL_ROWS);
     cli_sampling_rows(&a->sampling, sampling);
     const cli_option chat[] = {
         {CLI_ROW('p', "prompt", CLI_STRING, &a->text, "TEXT", "the first message; others follow")},
@@ -65,7 +66,7 @@ static bool parse(const cli_command *command, int argc, char **argv, cli_chat_ar
         {"chat", chat, sizeof chat / sizeof *chat},
         {"render", render, sizeof render / sizeof *render},
         {"sampling", sampling, CLI_SAMPLING_ROWS},
-        {"execution", model_rows, CLI_MODEL_ROWS},
+        {"execution", model_rows, CLI_MODEL_ROWS + CLI_DRAFT_ROWS},
     };
     cli_args args = {
         .command = command,
@@ -110,6 +111,7 @@ int cli_chat(const cli_command *command, int argc, char **argv) {
     if (status == CLI_OK) status = cli_sampling_settle(&a.sampling, model);
     if (status == CLI_OK) status = settle_context(&a, model);
     if (status == CLI_OK) status = a.render ? cli_chat_render(&a, model) : cli_chat_talk(&a, model);
+    cli_sampling_free(&a.sampling);
     fb_model_free(model);
     free(a.template_text);
     free(path);

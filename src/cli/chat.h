@@ -3,12 +3,14 @@
 #define FB_CLI_CHAT_H
 
 #include "cli/conversation.h"
+#include "cli/draft.h"
 #include "cli/model.h"
 #include "cli/sampling.h"
 
 typedef struct cli_chat_arguments {
     cli_model_options model;
     cli_sampling_options sampling;
+    cli_draft draft;
     cli_list stop;
     const char *model_name, *text, *system, *template_file, *render, *tools, *variables;
     char *template_text; /* of template_file; NULL: the model's */

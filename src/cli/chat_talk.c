@@ -18,6 +18,7 @@ typedef struct talk {
     const fb_model *model;
     fb_session_options session_options;
     fb_session *session;
+    fb_draft *draft;               /* of the session, or NULL */
     cli_conversation conversation; /* the system's message, if any, is the first */
     int32_t *held;                 /* [held_count], the ids in the session */
     int64_t held_count, held_room;
@@ -243,6 +244,9 @@ static int show_stats(talk *t, const char *text) {
             t->first_seconds * 1e3);
     if (t->answered > 1 && t->answer_seconds > 0)
         fprintf(stderr, "answer speed     %.1f tokens/s\n", (double)(t->answered - 1) / t->answer_seconds);
+    fb_draft_stats guesses;
+    fb_session_get_draft(t->session, &guesses);
+    cli_draft_print(&t->arguments->draft, &guesses, stderr);
     return CLI_OK;
 }
 
@@ -354,6 +358,8 @@ static int open_talk(talk *t) {
     t->session_options.greedy = cli_sampling_takes_best(&a->sampling);
     t->session_options.capacity = a->context;
     t->session_options.on_progress = cli_generation_progress;
+    if ((status = cli_draft_open(&a->draft, t->model, &t->draft)) != CLI_OK) return status;
+    t->session_options.draft = t->draft;
     if (fb_session_create(t->model, &t->session_options, &t->session, &err) != FB_OK)
         return cli_fail_error(&err);
     t->line = cli_line_open("> ");
@@ -370,6 +376,7 @@ int cli_chat_talk(const cli_chat_arguments *arguments, const fb_model *model) {
     if (status == CLI_OK) status = loop(&t);
     cli_line_free(t.line);
     fb_session_free(t.session);
+    fb_draft_free(t.draft);
     cli_conversation_free(&t.conversation);
     free(t.held);
     return status;

@@ -50,6 +50,9 @@ int cli_fuses(const cli_command *command, int argc, char **argv);
 int cli_bench(const cli_command *command, int argc, char **argv);
 int cli_profile(const cli_command *command, int argc, char **argv);
 int cli_plan(const cli_command *command, int argc, char **argv);
+int cli_serve(const cli_command *command, int argc, char **argv);
+
+int cli_replay(const cli_command *command, int argc, char **argv);
 int cli_completion(const cli_command *command, int argc, char **argv);
 int cli_man(const cli_command *command, int argc, char **argv);
 

@@ -40,14 +40,40 @@ static fb_status prefill(cli_generation *g, fb_error *err) {
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
+/* Whether a draft guesses tokens, which are then chosen in runs. */
+static bool drafts(const cli_generation *g) { return g->session_options.draft && !g->with_logprobs; }
+
 /* Whether a device may choose the token: no logits are needed for anything else. */
-static bool chooses(const cli_generation *g) { return !g->session_options.greedy && !g->with_logprobs; }
+static bool chooses(const cli_generation *g) {
+    return drafts(g) || (!g->session_options.greedy && !g->with_logprobs);
+}
+
+/* The next token of a run, or the first one of another run. */
+static fb_status next_of_run(cli_generation *g, int32_t *next, fb_error *err) {
+    fb_status status = FB_OK;
+    if (g->queued_at == g->queued_count) {
+        g->queued_at = 0;
+        status = fb_session_speculate(g->session, g->last_id, g->session_options.greedy ? NULL : g->sampler,
+                                      g->limit - g->count, g->queue, &g->queued_count, err);
+        g->queued_seconds = cli_clock() - g->last;
+    }
+    if (status == FB_OK) *next = g->queue[g->queued_at++];
+    return status;
+}
+
+/* A text may end within a run: the session then gives back what nobody will read. */
+static fb_status end_run(cli_generation *g, fb_error *err) {
+    int64_t left = g->queued_count - g->queued_at;
+    g->queued_count = g->queued_at = 0;
+    return left ? fb_session_trim(g->session, fb_session_position(g->session) - left, err) : FB_OK;
+}
 
 /* Decodes the last token; `next` gets the one after it if `chooses`. */
 static fb_status decode(cli_generation *g, int32_t *next, fb_error *err) {
     int64_t before = fb_session_barriers(g->session);
-    fb_status status = chooses(g) ? fb_session_next(g->session, g->last_id, g->sampler, next, err)
-                                  : fb_session_decode(g->session, g->last_id, err);
+    fb_status status = drafts(g)    ? next_of_run(g, next, err)
+                       : chooses(g) ? fb_session_next(g->session, g->last_id, g->sampler, next, err)
+                                    : fb_session_decode(g->session, g->last_id, err);
     g->step_barriers = fb_session_barriers(g->session) - before;
     return status;
 }
@@ -86,7 +112,7 @@ static void keep_token(cli_generation *g, int32_t id) {
     int64_t at = g->keep_all ? g->count : g->count % LAST_KEPT;
     if (g->count == 0) g->first_seconds = now - g->last;
     g->tokens[at] = g->last_id = id;
-    g->seconds[at] = now - g->last;
+    g->seconds[at] = g->queued_count ? g->queued_seconds / (double)g->queued_count : now - g->last;
     g->count++;
     if (g->kept < at + 1) g->kept = at + 1;
     g->last = now;
@@ -138,6 +164,11 @@ static fb_status write_rest(cli_generation *g, bool *written, fb_error *err) {
     return FB_OK;
 }
 
+/* The sampler is at the end of the run. */
+static bool document_ended(const cli_generation *g) {
+    return fb_sampler_ended(g->sampler) && g->queued_at == g->queued_count;
+}
+
 /* Samples, writes and decodes until g->stop is set or something fails. *written is false if the sink failed.
  */
 static fb_status write_tokens(cli_generation *g, bool *written, fb_error *err) {
@@ -169,7 +200,9 @@ static fb_status write_tokens(cli_generation *g, bool *written, fb_error *err) {
         if (status != FB_OK) break;
         status = end ? write_until_stop(g, "\n\n", 2, written, err)
                      : write_until_stop(g, text, bytes, written, err);
+        if (g->stop == CLI_STOP_NONE && document_ended(g)) g->stop = CLI_STOP_END;
     }
+    if (status == FB_OK) status = end_run(g, err);
     return status == FB_OK && *written ? write_rest(g, written, err) : status;
 }
 

@@ -44,7 +44,8 @@ typedef struct cli_generation {
     /* What happened; released by cli_generation_free. */
     /* Unless keep_all, those of the last tokens only, in no order: memory does not grow. */
     int32_t *tokens;      /* [kept], without the end token that ended it */
-    double *seconds;      /* [kept]: of a token since the one before; the first token's is first_seconds */
+    double *seconds;      /* [kept]: of a token since the one before; the first token's is first_seconds.
+                           * Tokens that a step with guesses chose together share its time */
     fb_logprob *logprobs; /* [kept][1 + top_count]: of the token, and of the best ones; or NULL */
     double first_seconds; /* since the start of the prefill */
     int64_t count, kept;
@@ -63,6 +64,10 @@ typedef struct cli_generation {
     double last;     /* when the last token came */
     int64_t room;    /* tokens that `logprobs` has room for */
     int write_errno; /* why the sink failed */
+    /* Tokens that a draft's step has chosen and that are not written yet: [queued_at, queued_count). */
+    int32_t queue[FB_MAX_DRAFT + 1];
+    int64_t queued_at, queued_count;
+    double queued_seconds; /* since the token before them */
 } cli_generation;
 
 /* Returns CLI_OK, CLI_INTERRUPTED after Ctrl-C (the text so far is written), or CLI_USAGE or CLI_FAILED after

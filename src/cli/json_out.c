@@ -84,6 +84,14 @@ void cli_json_real(cli_json *json, const char *key, double value) {
         fputs("null", json->out);
 }
 
+void cli_json_double(cli_json *json, const char *key, double value) {
+    begin(json, key);
+    if (isfinite(value))
+        fprintf(json->out, "%.17g", value);
+    else
+        fputs("null", json->out);
+}
+
 void cli_json_float(cli_json *json, const char *key, float value) {
     begin(json, key);
     if (isfinite(value))

@@ -11,8 +11,8 @@
 
 #define MAX_THREADS 256
 
-static const char *const isas[] = {"avx512vnni", "avx512",   "avxvnni", "avx2", "dotprod",
-                                   "neon",       "portable", "ref",     NULL};
+static const char *const isas[] = {"amx",  "avx512bf16", "avx512vnni", "avx512",   "avxvnni", "avx2",
+                                   "i8mm", "dotprod",    "neon",       "portable", "ref",     NULL};
 static const char *const caches[] = {"auto", "act", "f32", "f16", "bf16", "f64", NULL};
 static const char *const dots[] = {"q8", "float", NULL};
 
@@ -41,10 +41,9 @@ void cli_model_rows(cli_model_options *options, cli_option rows[CLI_MODEL_ROWS])
                 "none, all, auto, or a list: add_norm,bias_act or all,-qkv_up; see fusebox fuses")};
     rows[5] = (cli_option){CLI_ROW(0, "exact", CLI_FLAG, &options->exact, NULL,
                                    "only fuses that give the plain operators' bits")};
-    rows[6] =
-        (cli_option){CLI_ROW(0, "dot", CLI_CHOICE, &options->dot, "KIND",
-                             "what q8_0 and q4_0 weights are multiplied with: 8-bit integers or floats"),
-                     .choices = dots};
+    rows[6] = (cli_option){CLI_ROW(0, "dot", CLI_CHOICE, &options->dot, "KIND",
+                                   "what quantised weights are multiplied with: 8-bit integers or floats"),
+                           .choices = dots};
     rows[7] = (cli_option){CLI_ROW(0, "backend", CLI_STRING, &options->backend, "NAME",
                                    "auto (a GPU if there is one), cpu, cuda, cuda:1")};
 }
@@ -98,8 +97,7 @@ void cli_faster_type(const fb_model *model, const char *isa, char *line, size_t 
     line[0] = '\0';
     if (!fb_faster_type(model, isa, &from, &to, &bytes)) return;
     const char *name = fb_dtype_name(to);
-    snprintf(
-        line, size,
-        "note: weights are %s%s; as %s a step would read %.2f times as much (fusebox quantize --type %s)",
-        fb_dtype_name(from), from <= FB_F64 ? "" : ", which a GPU decodes to f16", name, bytes, name);
+    snprintf(line, size,
+             "note: weights are %s; as %s a step would read %.2f times as much (fusebox quantize --type %s)",
+             fb_dtype_name(from), name, bytes, name);
 }

@@ -1,6 +1,7 @@
 /* fusebox plan: the layer before and after, a price and a verdict for every fuse, and the prediction against
  * the clock. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -53,6 +54,43 @@ static void print_fuses(const fb_plan_report *r) {
     }
 }
 
+/* What a step of several tokens takes, and what guesses would save. */
+static void print_drafts(const fb_plan_report *r) {
+    printf("\n%-20s", "a step, us, of");
+    for (int rows = 1; rows <= FB_MAX_DRAFT + 1; rows++) printf("  %7d", rows);
+    printf(" tokens\n%-20s", "predicted");
+    for (int i = 0; i <= FB_MAX_DRAFT; i++) printf("  %7.1f", 1e6 * r->rows_predicted[i]);
+    printf("\n%-20s", "measured");
+    for (int i = 0; i <= FB_MAX_DRAFT; i++)
+        if (r->rows_measured[i] > 0)
+            printf("  %7.1f", 1e6 * r->rows_measured[i]);
+        else
+            printf("  %7s", "-");
+    printf("\n\n%30s  speed-up and the best number of guesses, if so many are right\n", "");
+    printf("%-6s  %11s  %9s", "draft", "a guess, us", "pays from");
+    for (int i = 0; i < FB_PLAN_CHANCES; i++) printf("  %8.0f%%", 100 * r->drafts[0]->chance[i]);
+    putchar('\n');
+    for (int64_t k = 0; k < r->draft_count; k++) {
+        const fb_plan_draft *d = r->drafts[k];
+        printf("%-6s  ", d->source);
+        if (*d->why_not) {
+            printf("none: %s\n", d->why_not);
+            continue;
+        }
+        printf("%11.1f  ", 1e6 * d->guess);
+        if (isnan(d->break_even))
+            printf("%9s", "never");
+        else
+            printf("%8.0f%%", 100 * d->break_even);
+        for (int i = 0; i < FB_PLAN_CHANCES; i++)
+            if (d->guesses[i])
+                printf("  %5.2fx, %" PRId64, d->speedup[i], d->guesses[i]);
+            else
+                printf("  %9s", "-");
+        putchar('\n');
+    }
+}
+
 static double error_percent(double predicted, double measured) { return 100 * (predicted / measured - 1); }
 
 static void print_check(const fb_plan_report *r) {
@@ -71,9 +109,42 @@ static void print_all(const fb_plan_report *r, const cli_busy *busy) {
     print_layer("after", r->fused, r->machine);
     print_times(r);
     print_fuses(r);
+    print_drafts(r);
     print_check(r);
     cli_planner_doubt(r->fused, r->machine);
     cli_busy_print(busy, stdout);
+}
+
+static void write_drafts(const fb_plan_report *r, cli_json *json) {
+    cli_json_open(json, "step_rows", '[');
+    for (int i = 0; i <= FB_MAX_DRAFT; i++) {
+        cli_json_open(json, NULL, '{');
+        cli_json_int(json, "rows", i + 1);
+        cli_json_real(json, "predicted", r->rows_predicted[i]);
+        cli_json_real(json, "measured", r->rows_measured[i]);
+        cli_json_close(json, '}');
+    }
+    cli_json_close(json, ']');
+    cli_json_open(json, "drafts", '[');
+    for (int64_t k = 0; k < r->draft_count; k++) {
+        const fb_plan_draft *d = r->drafts[k];
+        cli_json_open(json, NULL, '{');
+        cli_json_string(json, "source", d->source);
+        cli_json_string(json, "why_not", *d->why_not ? d->why_not : NULL);
+        cli_json_real(json, "guess", d->guess);
+        cli_json_real(json, "break_even", d->break_even);
+        cli_json_open(json, "points", '[');
+        for (int i = 0; i < FB_PLAN_CHANCES && !*d->why_not; i++) {
+            cli_json_open(json, NULL, '{');
+            cli_json_real(json, "chance", d->chance[i]);
+            cli_json_int(json, "guesses", d->guesses[i]);
+            cli_json_real(json, "speedup", d->speedup[i]);
+            cli_json_close(json, '}');
+        }
+        cli_json_close(json, ']');
+        cli_json_close(json, '}');
+    }
+    cli_json_close(json, ']');
 }
 
 static void print_json(const fb_plan_report *r, const cli_busy *busy) {
@@ -98,6 +169,7 @@ static void print_json(const fb_plan_report *r, const cli_busy *busy) {
         cli_json_close(&json, '}');
     }
     cli_json_close(&json, ']');
+    write_drafts(r, &json);
     cli_json_real(&json, "error_none", error_percent(r->plain->predicted, r->plain->tpot));
     cli_json_real(&json, "error_plan", error_percent(r->fused->predicted, r->fused->tpot));
     cli_planner_json_machine(&json, r->machine);

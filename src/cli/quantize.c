@@ -29,9 +29,10 @@ static const char notes[] = CLI_MODEL_NOTES
     "are\n"
     "of a better type. With q4_0 and types that have minimums, biases are corrected by what the rounding\n"
     "of their matrix adds on average, as far as the weights tell.\n"
-    "With --calibrate the model reads a text first. A weight's error then counts as much as the square of\n"
-    "what it is multiplied with there, and biases are corrected by what their inputs are on average. Some\n"
-    "ten thousand tokens of the kind that the model is for are enough. Its perplexity is in the report.\n";
+    "With --calibrate the model reads a text first. The weights of a row then make up for each other's\n"
+    "errors, as far as what they are multiplied with there goes together, and biases are corrected by what\n"
+    "their inputs are on average. The head and the embedding are of q6_k, or of --keep-head. Some ten\n"
+    "thousand tokens of the kind that the model is for are enough. Its perplexity is in the report.\n";
 
 #define MAX_NAMES 40
 
@@ -52,7 +53,7 @@ static bool parse(const cli_command *command, int argc, char **argv, quantize_op
         {CLI_ROW(0, "type", CLI_CHOICE, &o->type, "TYPE", "type or mix of the matrices"), .choices = types},
         {CLI_ROW(0, "keep-head", CLI_CHOICE, &o->head, "TYPE",
                  "type of the output head, which may be the embedding as well"),
-         .choices = heads, .fallback = "that of the matrices; q6_k with a mix"},
+         .choices = heads, .fallback = "that of the matrices; q6_k with a mix or a text"},
     };
     const cli_option calibrate[] = {
         {CLI_ROW(0, "calibrate", CLI_STRING, &o->text, "FILE", "a text that tells which weights matter")},
@@ -123,21 +124,14 @@ static void print_report(const quantize_options *o, const char *path, const fb_q
     printf(", %s bytes\n", cli_format_digits(r->file_bytes, text));
 }
 
-static fb_dtype default_head(const quantize_options *o) {
-    fb_quantize_options options;
-    fb_quantize_options_default(&options);
-    fb_quantize_options_parse(o->type, &options, NULL);
-    return options.head;
-}
-
 static void write_report(const quantize_options *o, const char *path, const fb_quantize_report *r,
-                         const calibration *c) {
+                         const calibration *c, fb_dtype head) {
     cli_json json = {.out = stdout};
     cli_json_open(&json, NULL, '{');
     cli_json_string(&json, "model", path);
     cli_json_string(&json, "file", o->out);
     cli_json_string(&json, "type", o->type);
-    cli_json_string(&json, "head", o->head ? o->head : fb_dtype_name(default_head(o)));
+    cli_json_string(&json, "head", fb_dtype_name(head));
     cli_json_int(&json, "file_bytes", r->file_bytes);
     cli_json_int(&json, "weights", r->weights);
     cli_json_int(&json, "weight_bytes_before", r->bytes_before);
@@ -232,23 +226,21 @@ static int quantize(const quantize_options *o, const fb_model *model, const char
     char *name = cli_hub_title(path);
     if (!name) return cli_fail(CLI_FAILED, "%s: no memory for its name", path);
     fb_quantize_options_default(&options);
-    if (fb_quantize_options_parse(o->type, &options, &err) != FB_OK ||
-        (o->head && fb_dtype_parse(o->head, &options.head, &err) != FB_OK)) {
-        free(name);
-        return cli_fail_error(&err);
-    }
     options.name = name;
     options.replace = o->force;
     options.on_progress = on_progress;
     fb_status status = o->text ? calibrate(model, text, &importance, &c, &err) : FB_OK;
     options.importance = importance;
+    if (status == FB_OK) status = fb_quantize_options_parse(o->type, &options, &err);
+    if (status == FB_OK && o->head) status = fb_dtype_parse(o->head, &options.head, &err);
     if (status == FB_OK) status = fb_model_quantize(model, o->out, &options, &report, &err);
     fb_importance_free(importance);
     free(name);
     cli_progress_clear();
     if (status != FB_OK) return cli_fail_error(&err);
     if (o->text) status = score_file(o, text, &c, &err);
-    if (status == FB_OK) (o->json ? write_report : print_report)(o, path, report, &c);
+    if (status == FB_OK && o->json) write_report(o, path, report, &c, options.head);
+    if (status == FB_OK && !o->json) print_report(o, path, report, &c);
     fb_quantize_free(report);
     return status == FB_OK ? CLI_OK : cli_fail_error(&err);
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 
+#include "cli/draft.h"
 #include "cli/json_out.h"
 #include "cli/output.h"
 
@@ -180,6 +181,11 @@ void cli_report_json(const cli_report *report, FILE *out) {
     cli_json_string(&json, "act", fb_dtype_name(g->session_options.act));
     cli_json_string(&json, "kv", fb_dtype_name(cache_dtype(g)));
     write_fuses(g->session, &json);
+    if (g->session_options.draft) {
+        fb_draft_stats guesses;
+        fb_session_get_draft(g->session, &guesses);
+        cli_draft_json(&guesses, &json);
+    }
     cli_json_real(&json, "barriers_per_step", g->step_barriers > 0 ? (double)g->step_barriers : NAN);
     cli_json_close(&json, '}');
     cli_json_close(&json, '}');

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "cli/conversation.h"
+#include "cli/draft.h"
 #include "cli/generate.h"
 #include "cli/memory.h"
 #include "cli/model.h"
@@ -18,6 +19,7 @@ typedef struct run_options {
     cli_memory_options stream;
     const char *model_name, *text, *file;
     cli_sampling_options sampling;
+    cli_draft draft;
     cli_list stop;
     const char *system, *template_file;
     char *template_text; /* of template_file; NULL: the model's */
@@ -73,9 +75,10 @@ static bool parse(const cli_command *command, int argc, char **argv, run_options
         {CLI_ROW(0, "template", CLI_STRING, &o->template_file, "FILE",
                  "with --chat: a chat template instead of the model's")},
     };
-    cli_option execution[CLI_MODEL_ROWS + 1];
+    cli_option execution[CLI_MODEL_ROWS + 1 + CLI_DRAFT_ROWS];
     memcpy(execution, model_rows, sizeof model_rows);
     execution[CLI_MODEL_ROWS] = cli_model_invariant_row(&o->model);
+    cli_draft_rows(&o->draft, execution + CLI_MODEL_ROWS + 1);
     const cli_option output[] = {
         {CLI_ROW(0, "stats", CLI_FLAG, &o->stats, NULL, "times, speed and memory to standard error")},
         {CLI_ROW(0, "json", CLI_FLAG, &o->json, NULL, "one JSON object instead of the text")},
@@ -84,8 +87,10 @@ static bool parse(const cli_command *command, int argc, char **argv, run_options
          .range = {0, FB_MAX_LOGPROBS}, .fallback = "none", .given = &o->logprobs_given},
     };
     const cli_group groups[] = {
-        {"prompt", prompt, sizeof prompt / sizeof *prompt}, {"sampling", sampling, CLI_SAMPLING_ROWS},
-        {"memory", stream, sizeof stream / sizeof *stream}, {"execution", execution, CLI_MODEL_ROWS + 1},
+        {"prompt", prompt, sizeof prompt / sizeof *prompt},
+        {"sampling", sampling, CLI_SAMPLING_ROWS},
+        {"memory", stream, sizeof stream / sizeof *stream},
+        {"execution", execution, CLI_MODEL_ROWS + 1 + CLI_DRAFT_ROWS},
         {"output", output, sizeof output / sizeof *output},
     };
     cli_args args = {.command = command,
@@ -176,7 +181,12 @@ static int finish(const run_options *o, const cli_report *report, int status) {
     else
         cli_answer_end_line();
     status = cli_finish_output(status);
-    if (o->stats) cli_report_stats(report, stderr);
+    if (o->stats) {
+        fb_draft_stats stats;
+        cli_report_stats(report, stderr);
+        fb_session_get_draft(report->generation->session, &stats);
+        cli_draft_print(&o->draft, &stats, stderr);
+    }
     return status;
 }
 
@@ -229,13 +239,17 @@ static void hint_chat(const run_options *o, const cli_generation *g) {
 
 static int run_model(const run_options *o, cli_prompt *prompt, fb_model *model, double load_seconds) {
     cli_generation generation = {.model = model};
+    fb_draft *draft = NULL;
     int status = tokenize(o, prompt, model);
     if (status == CLI_OK) status = set_options(o, prompt, &generation);
+    if (status == CLI_OK) status = cli_draft_open(&o->draft, model, &draft);
+    generation.session_options.draft = draft;
     if (status == CLI_OK)
-        status = o->batch ? cli_run_batch(&generation, o->batch, o->json, o->stats)
+        status = o->batch ? cli_run_batch(&generation, o->batch, &o->draft, o->json, o->stats)
                           : generate(o, prompt, &generation, load_seconds);
     if (status == CLI_OK && !o->batch) hint_chat(o, &generation);
     cli_generation_free(&generation);
+    fb_draft_free(draft);
     return status;
 }
 
@@ -253,6 +267,7 @@ int cli_run(const cli_command *command, int argc, char **argv) {
     if (status == CLI_OK) status = cli_sampling_settle(&options.sampling, model);
     if (status == CLI_OK) status = cli_prompt_read(&prompt, options.text, options.file);
     if (status == CLI_OK) status = run_model(&options, &prompt, model, load_seconds);
+    cli_sampling_free(&options.sampling);
     fb_model_free(model);
     cli_prompt_free(&prompt);
     free(options.template_text);

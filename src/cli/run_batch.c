@@ -82,6 +82,10 @@ static void print_answers(const batch *b) {
     }
 }
 
+static fb_draft_stats guesses_of(const fb_scheduler_stats *s) {
+    return (fb_draft_stats){.steps = s->steps, .tokens = s->tokens, .drafted = s->drafted, .kept = s->kept};
+}
+
 static void print_json(const batch *b, const cli_generation *g, const fb_scheduler_stats *stats,
                        double seconds) {
     cli_json json = {.out = stdout};
@@ -102,21 +106,27 @@ static void print_json(const batch *b, const cli_generation *g, const fb_schedul
     cli_json_close(&json, ']');
     cli_json_int(&json, "generated", stats->tokens);
     cli_json_int(&json, "steps", stats->steps);
+    if (g->session_options.draft) {
+        fb_draft_stats guesses = guesses_of(stats);
+        cli_draft_json(&guesses, &json);
+    }
     cli_json_real(&json, "first_ms", b->first_seconds * 1e3);
     cli_json_real(&json, "seconds", seconds);
     cli_json_close(&json, '}');
     putchar('\n');
 }
 
-static void print_stats(const batch *b, const cli_generation *g, const fb_scheduler_stats *stats,
-                        double seconds) {
+static void print_stats(const batch *b, const cli_generation *g, const cli_draft *draft,
+                        const fb_scheduler_stats *stats, double seconds) {
     char bytes[CLI_NUMBER_BYTES];
+    fb_draft_stats guesses = guesses_of(stats);
     fprintf(stderr, "prompt           %" PRId64 " tokens, once for all answers\n", g->prompt_count);
     fprintf(stderr, "generated        %" PRId64 " tokens of %" PRId64 " answers in %" PRId64 " steps\n",
             stats->tokens, b->count, stats->steps);
     fprintf(stderr, "first token      %.2f ms\n", b->first_seconds * 1e3);
     fprintf(stderr, "speed            %.1f tokens/s, all answers together\n",
             (double)stats->tokens / seconds);
+    cli_draft_print(draft, &guesses, stderr);
     fprintf(stderr, "cache            %" PRId64 " blocks of %" PRId64 " tokens, %sB each\n", stats->blocks,
             stats->block_tokens, cli_format_scaled((double)stats->block_bytes, bytes));
     fprintf(stderr, "seed             %" PRIu64 ", answer i is sequence i - 1\n", g->sampler_options.seed);
@@ -170,7 +180,7 @@ static int generate(const cli_generation *g, batch *b, fb_scheduler_stats *stats
     return status;
 }
 
-int cli_run_batch(const cli_generation *g, int64_t answers, bool json, bool stats) {
+int cli_run_batch(const cli_generation *g, int64_t answers, const cli_draft *draft, bool json, bool stats) {
     batch b = {.count = answers, .json = json};
     fb_scheduler_stats counted = {.size = sizeof counted};
     double seconds = 0;
@@ -187,7 +197,7 @@ int cli_run_batch(const cli_generation *g, int64_t answers, bool json, bool stat
         else
             print_answers(&b);
         status = cli_finish_output(cli_interrupted() ? CLI_INTERRUPTED : CLI_OK);
-        if (stats) print_stats(&b, g, &counted, seconds);
+        if (stats) print_stats(&b, g, draft, &counted, seconds);
     }
     for (int64_t i = 0; i < answers; i++) {
         free(b.answers[i].text);

@@ -7,6 +7,7 @@
 #include <sys/random.h>
 
 #include "cli/output.h"
+#include "cli/prompt.h"
 
 #define MAX_BIAS 100
 
@@ -41,7 +42,9 @@ void cli_sampling_rows(cli_sampling_options *o, cli_option rows[CLI_SAMPLING_ROW
                            .range = {-2, 2}};
     rows[7] = (cli_option){CLI_ROW(0, "logit-bias", CLI_LIST, &o->logit_bias, "ID:BIAS",
                                    "add BIAS, -100 to 100, to a token's score; -inf bans it")};
-    rows[8] = (cli_option){CLI_ROW('s', "seed", CLI_SEED, &o->seed, "S", "the same seed gives the same text"),
+    rows[8] = (cli_option){CLI_ROW(0, "schema", CLI_STRING, &o->schema_file, "FILE",
+                                   "answer with JSON that fits this JSON schema; any: any object")};
+    rows[9] = (cli_option){CLI_ROW('s', "seed", CLI_SEED, &o->seed, "S", "the same seed gives the same text"),
                            .fallback = "random", .given = &o->seed_given};
 }
 
@@ -80,10 +83,25 @@ static int check_bias(const cli_sampling_options *o, const fb_model *model) {
     return CLI_OK;
 }
 
+static int read_schema(cli_sampling_options *o, const fb_model *model) {
+    cli_prompt read = {0};
+    fb_error err;
+    if (!o->schema_file) return CLI_OK;
+    const bool any = strcmp(o->schema_file, "any") == 0;
+    int status = any ? CLI_OK : cli_prompt_read(&read, NULL, o->schema_file);
+    if (status == CLI_OK && fb_schema_create(model, read.text, read.bytes, &o->schema, &err) != FB_OK)
+        status = any ? cli_fail_error(&err) : cli_fail(CLI_USAGE, "%s: %s", o->schema_file, err.message);
+    cli_prompt_free(&read);
+    return status;
+}
+
+void cli_sampling_free(cli_sampling_options *o) { fb_schema_free(o->schema); }
+
 /* A random seed has 32 bits: short to type again, and exact in every JSON reader. */
 int cli_sampling_settle(cli_sampling_options *o, const fb_model *model) {
     uint32_t random;
     int status = check_bias(o, model);
+    if (status == CLI_OK) status = read_schema(o, model);
     if (status != CLI_OK || o->seed_given) return status;
     if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random)
         return cli_fail(CLI_FAILED, "seed: no random number from the system (give --seed)");
@@ -92,7 +110,8 @@ int cli_sampling_settle(cli_sampling_options *o, const fb_model *model) {
 }
 
 bool cli_sampling_takes_best(const cli_sampling_options *o) {
-    return o->temp == 0 && o->presence_penalty == 0 && o->frequency_penalty == 0 && o->logit_bias.count == 0;
+    return o->temp == 0 && o->presence_penalty == 0 && o->frequency_penalty == 0 &&
+           o->logit_bias.count == 0 && !o->schema_file;
 }
 
 void cli_sampling_take(const cli_sampling_options *o, fb_sampler_options *out) {
@@ -107,4 +126,5 @@ void cli_sampling_take(const cli_sampling_options *o, fb_sampler_options *out) {
     out->logit_bias = o->bias;
     out->logit_bias_count = o->logit_bias.count;
     out->seed = o->seed;
+    out->schema = o->schema;
 }

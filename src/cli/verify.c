@@ -202,12 +202,14 @@ static int prove(const fb_model *model, const cli_model_options *how, const cli_
 
 int cli_verify(const cli_command *command, int argc, char **argv) {
     const char *golden = NULL;
-    bool as_json = false, batch = false;
+    bool as_json = false, batch = false, rounds_given = false;
     int64_t rounds = 20;
     uint64_t seed = 0;
+    fb_draft_verify_options drafts;
     cli_model_options model_options;
     cli_memory_options stream;
     cli_option model_rows[CLI_MODEL_ROWS], stream_rows[CLI_MEMORY_ROWS];
+    fb_draft_verify_options_default(&drafts);
     cli_model_rows(&model_options, model_rows);
     cli_memory_rows(&stream, stream_rows);
     stream_rows[2].fallback = "a quarter of the tokens that are compared";
@@ -217,14 +219,24 @@ int cli_verify(const cli_command *command, int argc, char **argv) {
     const cli_option output[] = {
         {CLI_ROW(0, "json", CLI_FLAG, &as_json, NULL, "one JSON object instead of the table")},
     };
+    const cli_option guesses[] = {
+        {CLI_ROW(0, "draft", CLI_STRING, &drafts.source, "SOURCE",
+                 "compare texts with guesses (ngram, q4, MODEL, scripted) with the same one by one")},
+        {CLI_ROW('n', "gen", CLI_INT, &drafts.gen, "N", "with --draft: tokens of a text"),
+         .range = {2, 4096}},
+        {CLI_ROW('p', "prompt", CLI_INT, &drafts.prompt, "N", "with --draft: tokens of its prompt, at most"),
+         .range = {1, 4096}},
+    };
     const cli_option batches[] = {
         {CLI_ROW(0, "batch", CLI_FLAG, &batch, NULL,
                  "compare answers in random batches with the same alone")},
-        {CLI_ROW(0, "rounds", CLI_INT, &rounds, "N", "batches to try"), .range = {1, 100000}},
+        {CLI_ROW(0, "rounds", CLI_INT, &rounds, "N", "batches to try; with --draft, 0 for none"),
+         .given = &rounds_given, .range = {0, 100000}, .fallback = "20, with --draft 3"},
         {CLI_ROW(0, "seed", CLI_SEED, &seed, "N", "of the random choices")},
     };
     const cli_group groups[] = {{"reference", reference, 1},
                                 {"batches", batches, 3},
+                                {"guesses", guesses, 3},
                                 {"execution", model_rows, CLI_MODEL_ROWS},
                                 {"memory, without --golden", stream_rows, CLI_MEMORY_ROWS},
                                 {"output", output, 1}};
@@ -239,16 +251,25 @@ int cli_verify(const cli_command *command, int argc, char **argv) {
     if (golden && (stream.cache_given || stream.sinks_given || stream.window_given))
         return cli_fail(CLI_USAGE,
                         "--cache, --sinks, --window: with --golden (a golden says which cache it is for)");
+    if (drafts.source && (batch || stream.cache_given || stream.sinks_given || stream.window_given))
+        return cli_fail(CLI_USAGE, "--draft: with %s (it tries all caches, and batches)",
+                        batch ? "--batch" : "--cache, --sinks or --window");
     if (batch && (golden || stream.cache_given || stream.sinks_given || stream.window_given))
         return cli_fail(CLI_USAGE, "--batch: with %s (batches have dense caches, and no golden)",
                         golden ? "--golden" : "--cache, --sinks or --window");
+    if (rounds_given && !rounds && !drafts.source)
+        return cli_fail(CLI_USAGE, "--rounds: 0 (at least 1; 0 only with --draft)");
+    if (rounds_given) drafts.rounds = rounds;
+    drafts.golden = golden;
+    drafts.seed = seed;
     char *path;
     fb_model *model;
     status = cli_model_open(args.positional_count ? args.positionals[0] : NULL, &path, &model);
     if (status == CLI_OK)
-        status = batch    ? cli_verify_batch(model, &model_options, rounds, seed, as_json)
-                 : golden ? compare(model, golden, &model_options, as_json)
-                          : prove(model, &model_options, &stream, as_json);
+        status = drafts.source ? cli_verify_draft(model, &model_options, &drafts, as_json)
+                 : batch       ? cli_verify_batch(model, &model_options, rounds, seed, as_json)
+                 : golden      ? compare(model, golden, &model_options, as_json)
+                               : prove(model, &model_options, &stream, as_json);
     fb_model_free(model);
     free(path);
     return status;

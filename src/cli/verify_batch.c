@@ -11,10 +11,12 @@ static void print_table(const fb_batch_report *r) {
            r->requests, r->answers, r->cancelled);
     printf("%-28s  %" PRId64 ", with %.1f rows on average, %" PRId64 " at most\n", "steps", r->steps,
            r->steps ? (double)r->rows / (double)r->steps : 0, r->most_rows);
+    printf("%-28s  %" PRId64 " of them\n", "a prompt by some layers only", r->held_steps);
     printf("%-28s  %" PRId64 "\n", "answers put back", r->preempted);
     printf("%-28s  %" PRId64 "\n", "tokens from the prefix cache", r->cached_tokens);
-    printf("%-28s  %" PRId64 " tokens, %" PRId64 " answers differ\n", "compared with them alone", r->tokens,
-           r->different);
+    printf("%-28s  %" PRId64 "\n", "fuses switched meanwhile", r->plan_changes);
+    printf("%-28s  %" PRId64 " tokens, and %" PRId64 " of prompts; %" PRId64 " answers differ\n",
+           "compared with them alone", r->tokens, r->scores, r->different);
     if (r->ok)
         printf("verified: %" PRId64 " mixtures: all logits have the bits that they have alone\n", r->rounds);
     else
@@ -32,9 +34,12 @@ static void print_json(const fb_batch_report *r) {
     cli_json_int(&json, "steps", r->steps);
     cli_json_int(&json, "rows", r->rows);
     cli_json_int(&json, "most_rows", r->most_rows);
+    cli_json_int(&json, "held_steps", r->held_steps);
     cli_json_int(&json, "preempted", r->preempted);
     cli_json_int(&json, "cached_tokens", r->cached_tokens);
+    cli_json_int(&json, "plan_changes", r->plan_changes);
     cli_json_int(&json, "tokens", r->tokens);
+    cli_json_int(&json, "prompt_tokens", r->scores);
     cli_json_int(&json, "different", r->different);
     cli_json_string(&json, "first", r->first);
     cli_json_close(&json, '}');

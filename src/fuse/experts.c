@@ -30,6 +30,7 @@ static fb_op group_of(const fb_match *m, int node) {
     op.attr.segment[0].norm = op.attr.segment[0].act = FB_OP_COUNT;
     op.in[0] = linear->in[0];
     op.in[1] = linear->in[1];
+    op.in[FB_UNQUANTIZED] = linear->in[FB_UNQUANTIZED];
     op.weights[0] = linear->weights[0];
     return op;
 }

@@ -72,7 +72,6 @@ typedef struct fb_plan_options {
     const char *no_screen; /* … or the reason why not; NULL: the pattern's own reason */
     bool screen_failed;    /* the head could have one, but there was no memory for it */
     bool graph;            /* the device can record a step */
-    uint32_t float_types;  /* bits of quantised dtypes that it multiplies with floats */
     /* Why a program's layers cannot be one kernel on the device, in a few words; NULL: they can;
      * FB_NO_MEMORY: there was none to find out, and there is no plan. The function itself is NULL if no
      * program's layers can. */
@@ -104,10 +103,9 @@ static inline uint32_t fb_fuse_required(int fuse) {
  */
 bool fb_fuse_after_quant_gemm(const fb_program *plain, fb_fuse_id fuse, const fb_plan_options *options);
 
-/* Inserts `quantize` ops before the linears whose weights are multiplied with integers: those that are
- * quantised in all layers, with none of the dtypes `float_types`. And whether a program has such weights.
- * fb_plan_make does this to a plain program. */
-fb_status fb_program_quantize(fb_program *program, uint32_t float_types, fb_error *err);
-bool fb_program_quantizes(const fb_program *plain, uint32_t float_types);
+/* Inserts `quantize` ops before the linears whose matrices are quantised, in all layers or in some. And
+ * whether a program has such matrices. fb_plan_make does this to a plain program. */
+fb_status fb_program_quantize(fb_program *program, fb_error *err);
+bool fb_program_quantizes(const fb_program *plain);
 
 #endif

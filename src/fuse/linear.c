@@ -22,6 +22,7 @@ static bool add_segments(fb_op *to, const fb_op *from) {
     for (int s = 0; s < attr.segments; s++) {
         int t = to->attr.segments++;
         to->in[t] = from->in[s];
+        to->in[FB_UNQUANTIZED + t] = from->in[FB_UNQUANTIZED + s];
         to->out[t] = from->out[s];
         to->attr.segment[t] = attr.segment[s];
         for (int w = 0; w < 4; w++)
@@ -39,9 +40,14 @@ static fb_op group_of(const fb_match *m, fb_fuse_id fuse, int first, int count, 
 
 /* ---- several projections as one ---- */
 
-bool fb_condition_same_input(const fb_match *m) {
-    return fb_match_op(m, 0)->in[0] == fb_match_op(m, 2)->in[0];
+/* The value that op `node` of the match projects: what its input was quantised from, or the input. */
+static int32_t projected(const fb_match *m, int node) {
+    int32_t value = fb_match_op(m, node)->in[0], writer = fb_op_writing(m->program, m->section, value);
+    const fb_op *op = writer == FB_NONE ? NULL : &m->program->ops[m->section][writer];
+    return op && op->kind == FB_OP_QUANTIZE ? op->in[0] : value;
 }
+
+bool fb_condition_same_input(const fb_match *m) { return projected(m, 0) == projected(m, 2); }
 
 /* Directly, or through a norm of q or k. */
 static bool feeds_attention(const fb_match *m, const fb_op *op) {
@@ -60,8 +66,7 @@ static bool feeds_attention(const fb_match *m, const fb_op *op) {
 
 bool fb_condition_qkv(const fb_match *m) {
     for (int n = 0; n < 3; n++) {
-        if (fb_match_op(m, n)->in[0] != fb_match_op(m, 0)->in[0] || !feeds_attention(m, fb_match_op(m, n)))
-            return false;
+        if (projected(m, n) != projected(m, 0) || !feeds_attention(m, fb_match_op(m, n))) return false;
         if (n && m->op[n] < m->op[n - 1]) return false; /* accept the three in one order only */
     }
     return true;
@@ -105,6 +110,7 @@ bool fb_rewrite_quant_gemm(const fb_match *m) {
         for (int s = 0; s < FB_MAX_SEGMENTS; s++) {
             if (op->in[s] != quantize.out[0]) continue;
             op->in[s] = quantize.in[0];
+            op->in[FB_UNQUANTIZED + s] = FB_NONE;
             op->attr.segment[s].dot = FB_DOT_QUANTIZE;
             op->fuses |= FB_FUSE_BIT(FB_FUSE_QUANT_GEMM) | quantize.fuses;
         }

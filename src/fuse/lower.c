@@ -1,5 +1,5 @@
-/* Inserts quantize ops before linears whose weights are multiplied with integers. Linears with the same input
- * share one. */
+/* Inserts quantize ops before linears whose weights are multiplied with integers, in all layers or in some.
+ * Linears with the same input share one. */
 #include <stdio.h>
 
 #include "base/quant.h"
@@ -7,17 +7,20 @@
 
 #define FLOATS ((1u << FB_FLOAT_COUNT) - 1)
 
-/* The weights of all layers must be of such types, because all layers run the same ops. */
-static bool multiplies_integers(const fb_program *p, const fb_op *op, uint32_t float_types) {
-    uint32_t dtypes = op->weights[0] == FB_NONE ? 0 : p->slots[op->weights[0]].dtypes;
-    return (op->kind == FB_OP_LINEAR || op->kind == FB_OP_EXPERT_LINEAR) && dtypes &&
-           !(dtypes & (FLOATS | float_types));
+/* The dtypes that a projection's matrix has, in one layer or another. */
+static uint32_t matrix_dtypes(const fb_program *p, const fb_op *op) {
+    bool projects = op->kind == FB_OP_LINEAR || op->kind == FB_OP_EXPERT_LINEAR;
+    return projects && op->weights[0] != FB_NONE ? p->slots[op->weights[0]].dtypes : 0;
 }
 
-bool fb_program_quantizes(const fb_program *p, uint32_t float_types) {
+static bool multiplies_integers(const fb_program *p, const fb_op *op) {
+    return matrix_dtypes(p, op) & ~FLOATS;
+}
+
+bool fb_program_quantizes(const fb_program *p) {
     for (int s = 0; s < FB_SECTIONS; s++)
         for (int32_t i = 0; i < p->op_count[s]; i++)
-            if (multiplies_integers(p, &p->ops[s][i], float_types)) return true;
+            if (multiplies_integers(p, &p->ops[s][i])) return true;
     return false;
 }
 
@@ -44,16 +47,18 @@ static int32_t quantized(fb_program *p, fb_section section, int32_t value, int32
     return out;
 }
 
-fb_status fb_program_quantize(fb_program *p, uint32_t float_types, fb_error *err) {
+fb_status fb_program_quantize(fb_program *p, fb_error *err) {
     for (int s = 0; s < FB_SECTIONS; s++)
         for (int32_t i = 0; i < p->op_count[s]; i++) {
-            if (!multiplies_integers(p, &p->ops[s][i], float_types)) continue;
+            if (!multiplies_integers(p, &p->ops[s][i])) continue;
             int32_t input = quantized(p, (fb_section)s, p->ops[s][i].in[0], &i);
             if (input == FB_NONE)
                 return fb_fail(err, FB_ERROR_SYSTEM, "program: more than %d ops or %d values", FB_MAX_OPS,
                                FB_MAX_VALUES);
-            p->ops[s][i].in[0] = input;
-            p->ops[s][i].attr.segment[0].dot = FB_DOT_GIVEN;
+            fb_op *op = &p->ops[s][i];
+            if (matrix_dtypes(p, op) & FLOATS) op->in[FB_UNQUANTIZED] = op->in[0];
+            op->in[0] = input;
+            op->attr.segment[0].dot = FB_DOT_GIVEN;
         }
     return FB_OK;
 }

@@ -67,7 +67,7 @@ fb_status fb_plan_make(const fb_program *plain, const fb_plan_options *options, 
                        fb_error *err) {
     memset(plan, 0, sizeof *plan);
     plan->program = *plain;
-    if (!options->float_dot) FB_TRY(fb_program_quantize(&plan->program, options->float_types, err));
+    if (!options->float_dot) FB_TRY(fb_program_quantize(&plan->program, err));
     if (plain->long_context && options->context > plain->long_context) fb_program_use_long(&plan->program);
     if (options->sinks) FB_TRY(fb_program_add_sinks(&plan->program, options->sinks + options->window, err));
     for (int32_t i = 0; i < fb_pattern_count; i++) {

@@ -38,11 +38,11 @@ const fb_pattern fb_pattern_table[] = {
 
     {FB_FUSE_QUANT_GEMM, FB_BODY, 2, {K(QUANTIZE), LINEARS | K(EXPERT_LINEAR)},
      {{1, FB_ANY, 0, false}},
-     NULL, fb_rewrite_quant_gemm, "no weights of Q8_0 or Q4_0"},
+     NULL, fb_rewrite_quant_gemm, "no quantised weights"},
 
     {FB_FUSE_QUANT_GEMM, FB_EPILOGUE, 2, {K(QUANTIZE), LINEARS | K(HEAD_ARGMAX)},
      {{1, 0, 0, false}},
-     NULL, fb_rewrite_quant_gemm, "no weights of Q8_0 or Q4_0"},
+     NULL, fb_rewrite_quant_gemm, "no quantised weights"},
 
     {FB_FUSE_ROUTER, FB_BODY, 3, {NORMS, K(LINEAR), K(TOP_K)},
      {{1, 0, 0, false}, {2, 0, 1, true}},

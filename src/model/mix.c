@@ -7,6 +7,7 @@
 #include <strings.h>
 
 #include "base/options.h"
+#include "base/quant.h"
 #include "base/sized.h"
 
 /* ---- types --------------------------------------------------------------------------------------------- */
@@ -48,6 +49,11 @@ const char *fb_mix_types(char *text, size_t size) {
 fb_dtype fb_mix_fitting(fb_dtype type, int64_t cols) {
     while (cols % fb_dtype_block(type) != 0) type = types[type_index(type)].instead;
     return type;
+}
+
+/* Whether it takes fewer bits a weight. */
+static bool is_coarser(fb_dtype one, fb_dtype other) {
+    return fb_dtype_bytes(one, FB_MAX_BLOCK) < fb_dtype_bytes(other, FB_MAX_BLOCK);
 }
 
 /* ---- mixes --------------------------------------------------------------------------------------------- */
@@ -202,7 +208,8 @@ fb_status fb_quantize_options_parse(const char *name, fb_quantize_options *optio
         if (strcasecmp(name, names[i].name) != 0) continue;
         o.type = names[i].type;
         o.mix = names[i].mix;
-        o.head = o.mix == FB_MIX_NONE ? o.type : HEAD;
+        bool better = o.mix != FB_MIX_NONE || (o.importance && is_coarser(o.type, (fb_dtype)HEAD));
+        o.head = better ? HEAD : o.type;
         if (o.mix != FB_MIX_NONE && options->size < offsetof(fb_quantize_options, mix) + sizeof o.mix)
             return fb_fail(err, FB_ERROR_USAGE, "type: %s (the program's fb_quantize_options has no mixes)",
                            name);

@@ -225,6 +225,15 @@ fb_status fb_model_attach(const fb_model *m, void (*release)(void *arg), void *a
     return FB_OK;
 }
 
+void *fb_model_attached(const fb_model *m, void (*release)(void *arg)) {
+    pthread_mutex_lock(&m->attached->lock);
+    const attachment *a = m->attached->first;
+    while (a && a->release != release) a = a->next;
+    void *arg = a ? a->arg : NULL;
+    pthread_mutex_unlock(&m->attached->lock);
+    return arg;
+}
+
 void fb_model_free(fb_model *m) {
     if (!m) return;
     release_attached(m->attached);

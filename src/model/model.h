@@ -32,6 +32,8 @@ fb_status fb_model_new(fb_model **out, fb_error *err);
 /* Has `release(arg)` called when the model is freed; from several threads at once. The model does not know
  * what it is: a device's copy of the weights, say. */
 fb_status fb_model_attach(const fb_model *model, void (*release)(void *arg), void *arg, fb_error *err);
+/* The `arg` that was last attached with this function; NULL: none. */
+void *fb_model_attached(const fb_model *model, void (*release)(void *arg));
 
 /* Finds every weight of the program in model->tensors, checks its dtype and shape, and fills weights,
  * the slots' dtypes and the counts of info. A tensor that no op reads is refused, unless the spec ignores it.

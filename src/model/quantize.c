@@ -13,6 +13,7 @@
 #include "base/pack.h"
 #include "base/pool.h"
 #include "base/quant.h"
+#include "model/compensate.h"
 #include "model/correct.h"
 #include "model/importance.h"
 #include "model/mix.h"
@@ -47,7 +48,7 @@ typedef struct quantizer {
     fb_rope_factors rope;
     fb_gguf_writer *writer;
     int64_t done, shown;          /* weights */
-    float *columns;               /* the weights of that matrix's columns, or NULL */
+    fb_feedback feedback;         /* of the matrix that is being written; zeros: none */
     double *mean;                 /* of the inputs of the matrix that is being written, or NULL */
     double *shift;                /* what its bias gets, by row */
     double *shifts[FB_MAX_SLOTS]; /* by bias: those of matrices that are written, until the bias is */
@@ -84,6 +85,12 @@ static bool is_router(const fb_program *p, int32_t slot) {
     return false;
 }
 
+static bool is_embedding(const fb_program *p, int32_t slot) {
+    for (int32_t i = 0; i < p->op_count[FB_PROLOGUE]; i++)
+        if (p->ops[FB_PROLOGUE][i].kind == FB_OP_EMBED) return p->ops[FB_PROLOGUE][i].weights[0] == slot;
+    return false;
+}
+
 /* The LM head, also where its outputs are scaled or capped. */
 static int32_t head_of(const fb_program *p) {
     int32_t value = p->logits;
@@ -104,6 +111,7 @@ static fb_dtype asked_type(const quantizer *q, const item *like, int64_t layer) 
     const fb_spec *spec = q->model->spec;
     if (stays_f32(&spec->program, like->slot)) return FB_F32;
     if (like->slot == head_of(&spec->program)) return q->options->head;
+    if (q->options->importance && is_embedding(&spec->program, like->slot)) return q->options->head;
     return fb_mix_type(q->options, spec, like->name, layer);
 }
 
@@ -243,7 +251,11 @@ static void convert_worker(void *arg, int32_t worker) {
         float *values = row_at(q->values, q, i);
         uint8_t *to = bytes_at(q->to, q, i);
         fb_quant_decode(w->dtype, source_row(q, w, q->rows[i], i), w->cols, values);
-        fb_quant_search(q->converting->type, values, w->cols, q->columns, to);
+        if (q->feedback.lower) /* the row's errors lie where it will be decoded to */
+            fb_quant_compensate(q->converting->type, values, w->cols, &q->feedback, row_at(q->back, q, i),
+                                to);
+        else
+            fb_quant_search(q->converting->type, values, w->cols, NULL, to);
         fb_quant_decode(q->converting->type, to, w->cols, row_at(q->back, q, i));
     }
 }
@@ -355,13 +367,20 @@ static fb_status begin_shift(quantizer *q, const item *t, fb_error *err) {
     return q->shift ? FB_OK : fb_fail_memory(err, t->name, t->weight.rows * (int64_t)sizeof *q->shift);
 }
 
+/* Before a matrix that the text was multiplied with. */
+static fb_status begin_feedback(quantizer *q, const item *t, fb_error *err) {
+    const fb_importance *known = q->options->importance;
+    fb_compensation_free(&q->feedback);
+    if (!known || t->vector || fb_dtype_is_float(t->type) || !converts(q, t)) return FB_OK;
+    int64_t cols, width;
+    const float *products = fb_importance_products(known, t->slot, t->layer, &cols, &width);
+    return fb_compensation_of(products, cols, width, q->pool, &q->feedback, err);
+}
+
 static fb_status write_item(quantizer *q, const item *t, fb_error *err) {
-    if (q->options->importance && !t->vector)
-        FB_TRY(fb_importance_weights(q->options->importance, t->slot, t->layer, &q->columns, err));
+    FB_TRY(begin_feedback(q, t, err));
     FB_TRY(begin_shift(q, t, err));
     FB_TRY(write_rows(q, t, err));
-    free(q->columns);
-    q->columns = NULL;
     free(q->mean);
     q->mean = NULL;
     if (!q->shifts[t->slot]) return FB_OK;
@@ -437,7 +456,7 @@ fb_status fb_model_quantize(const fb_model *model, const char *path, const fb_qu
     if (status == FB_OK) status = quantize(&q, path, err);
     fb_gguf_writer_free(q.writer);
     for (int32_t i = 0; i < FB_MAX_SLOTS; i++) free(q.shifts[i]);
-    free(q.columns);
+    fb_compensation_free(&q.feedback);
     free(q.mean);
     free(q.rope.factors[0]);
     free(q.rope.factors[1]);

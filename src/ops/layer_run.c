@@ -182,7 +182,7 @@ static fb_status run_pass(fb_job *job, const step *s, int64_t first, int64_t cou
         for (int k = 0; k < FB_MAX_IN; k++) use_callers(s, op->in[k], first, &call.in[k]);
         for (int k = 0; k < FB_MAX_OUT; k++) use_callers(s, op->out[k], first, &call.out[k]);
         FB_TRY(run_op(job, s, op, first, count, &call, err));
-        if (trace) fb_trace_count(trace, op, false);
+        if (trace) fb_trace_count(trace, op, FB_BODY, false);
     }
     return FB_OK;
 }

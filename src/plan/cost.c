@@ -8,7 +8,8 @@
 typedef struct counting {
     const fb_bound *bound;
     const fb_program *program;
-    const fb_op *op;
+    const fb_op *op; /* as the layer runs it */
+    int64_t layer;
     fb_shape shape;   /* rows and position of this section */
     fb_weight screen; /* the head's screen, if the op reads one */
     fb_cost cost;
@@ -34,7 +35,7 @@ static int64_t busiest(int64_t count, int64_t grain, int32_t workers) {
 
 static const fb_weight *weight(const counting *c, int k) {
     int32_t slot = c->op->weights[k];
-    return slot == FB_NONE ? NULL : &c->bound->weights[slot * c->program->layers];
+    return slot == FB_NONE ? NULL : &c->bound->weights[slot * c->program->layers + c->layer];
 }
 
 /* The weight that is read as weight k: for a head with a screen, the screen's copy. */
@@ -409,6 +410,56 @@ static void (*const counters[FB_OP_COUNT])(counting *) = {
     [FB_OP_EXPERT_GROUP] = count_experts, [FB_OP_EXPERT_SUM] = count_expert_sum,
 };
 
+/* ---- layers ---- */
+
+/* Whether layers differ in the types of the op's weights. */
+static bool types_differ(const fb_program *p, const fb_op *op) {
+    uint32_t several = 0;
+    for (int k = 0; k < FB_MAX_WEIGHTS; k++) {
+        uint32_t dtypes = op->weights[k] == FB_NONE ? 0 : p->slots[op->weights[k]].dtypes;
+        several |= dtypes & (dtypes - 1);
+    }
+    return several;
+}
+
+static bool same_types(const fb_bound *bound, const fb_op *op, int64_t a, int64_t b) {
+    const int64_t layers = bound->program->layers;
+    for (int k = 0; k < FB_MAX_WEIGHTS; k++) {
+        const fb_weight *w = op->weights[k] == FB_NONE ? NULL : &bound->weights[op->weights[k] * layers];
+        if (w && w[a].dtype != w[b].dtype) return false;
+    }
+    return true;
+}
+
+bool fb_cost_layers(const fb_bound *bound, fb_section section, const fb_op *op, int64_t *layer,
+                    int64_t *count) {
+    const int64_t layers = section == FB_BODY ? bound->program->layers : 1;
+    const bool one = layers == 1 || !types_differ(bound->program, op);
+    while (++*layer < (one ? 1 : layers)) {
+        bool first = true;
+        for (int64_t e = 0; e < *layer && first; e++) first = !same_types(bound, op, e, *layer);
+        if (!first) continue;
+        *count = one ? layers : 1;
+        for (int64_t l = *layer + 1; l < (one ? 1 : layers); l++) *count += same_types(bound, op, *layer, l);
+        return true;
+    }
+    return false;
+}
+
+/* The op as a layer runs it: how its segments multiply there, and what they read. */
+static fb_op op_in(const fb_bound *bound, const fb_op *from, int64_t layer) {
+    fb_op op = *from;
+    for (int s = 0; s < FB_MAX_SEGMENTS; s++) {
+        fb_segment *segment = &op.attr.segment[s];
+        int32_t slot = op.weights[4 * s], floats = op.in[FB_UNQUANTIZED + s];
+        op.in[FB_UNQUANTIZED + s] = FB_NONE;
+        if (segment->dot == FB_DOT_FLOAT || slot == FB_NONE) continue;
+        segment->dot = fb_dot_in(segment->dot, bound->weights[slot * bound->program->layers + layer].dtype);
+        if (segment->dot == FB_DOT_FLOAT && floats != FB_NONE) op.in[s] = floats;
+    }
+    return op;
+}
+
 /* The position at which a layer without windows sees as many tokens as the mean layer sees at `position`. */
 static int64_t mean_position(const fb_program *p, int64_t position) {
     int64_t sum = 0;
@@ -419,9 +470,11 @@ static int64_t mean_position(const fb_program *p, int64_t position) {
     return sum / p->layers;
 }
 
-fb_cost fb_cost_of(const fb_bound *bound, fb_section section, int32_t index, const fb_shape *shape) {
+fb_cost fb_cost_in(const fb_bound *bound, fb_section section, int32_t index, int64_t layer,
+                   const fb_shape *shape) {
     const fb_program *p = bound->program;
-    counting c = {.bound = bound, .program = p, .op = &p->ops[section][index], .shape = *shape};
+    const fb_op op = op_in(bound, &p->ops[section][index], layer);
+    counting c = {.bound = bound, .program = p, .op = &op, .layer = layer, .shape = *shape};
     c.cost.workers = shape->workers;
     if (c.op->attr.screen) {
         const fb_weight *head = weight(&c, 0);
@@ -439,4 +492,43 @@ fb_cost fb_cost_of(const fb_bound *bound, fb_section section, int32_t index, con
     /* With no barrier before it, a worker reads only what it wrote itself. */
     if (index > 0 && !fb_program_barrier(p, section, index - 1, shape->workers)) c.cost.foreign = 0;
     return c.cost;
+}
+
+static void add_layers(fb_cost *sum, const fb_cost *c, int64_t count) {
+    sum->weight_bytes += count * c->weight_bytes;
+    sum->act_read += count * c->act_read;
+    sum->act_written += count * c->act_written;
+    sum->kv_bytes += count * c->kv_bytes;
+    sum->flops += count * c->flops;
+    sum->workers = c->workers;
+    sum->streams += (double)count * c->streams;
+    sum->foreign += (double)count * c->foreign;
+    for (int t = 0; t < FB_TERM_COUNT; t++) {
+        sum->work[t].calls += (double)count * c->work[t].calls;
+        sum->work[t].units += (double)count * c->work[t].units;
+    }
+}
+
+static void divide_by(fb_cost *c, int64_t layers) {
+    int64_t *sums[] = {&c->weight_bytes, &c->act_read, &c->act_written, &c->kv_bytes, &c->flops};
+    for (size_t i = 0; i < sizeof sums / sizeof *sums; i++) *sums[i] = (*sums[i] + layers / 2) / layers;
+    c->streams /= (double)layers;
+    c->foreign /= (double)layers;
+    for (int t = 0; t < FB_TERM_COUNT; t++) {
+        c->work[t].calls /= (double)layers;
+        c->work[t].units /= (double)layers;
+    }
+}
+
+fb_cost fb_cost_of(const fb_bound *bound, fb_section section, int32_t index, const fb_shape *shape) {
+    const int64_t layers = section == FB_BODY ? bound->program->layers : 1;
+    fb_cost sum = {0};
+    for (int64_t layer = -1, count;
+         fb_cost_layers(bound, section, &bound->program->ops[section][index], &layer, &count);) {
+        fb_cost c = fb_cost_in(bound, section, index, layer, shape);
+        if (count == layers) return c;
+        add_layers(&sum, &c, count);
+    }
+    divide_by(&sum, layers);
+    return sum;
 }

@@ -83,8 +83,16 @@ static inline int64_t fb_cost_bytes(const fb_cost *c) {
     return c->weight_bytes + c->act_read + c->act_written + c->kv_bytes;
 }
 
-/* The cost of one call of an op, in the first layer. */
+/* The cost of one call of an op in a layer; and the mean of all layers, rounded to whole bytes. */
+fb_cost fb_cost_in(const fb_bound *bound, fb_section section, int32_t index, int64_t layer,
+                   const fb_shape *shape);
 fb_cost fb_cost_of(const fb_bound *bound, fb_section section, int32_t index, const fb_shape *shape);
+
+/* Layers in which an op's weights have the same types cost the same. Goes from one such set to the next:
+ * *layer, at first -1, becomes its first layer, and *count how many it has. False: there are no more. An op
+ * of another section than the body has one layer. */
+bool fb_cost_layers(const fb_bound *bound, fb_section section, const fb_op *op, int64_t *layer,
+                    int64_t *count);
 
 /* Of an expert weight, the share that `rows` rows use, if they choose alike; otherwise 1. And of an op's
  * first weight. */

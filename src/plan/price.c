@@ -3,8 +3,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "base/pack.h"
-
 /* ---- one program ---- */
 
 static double compute_seconds(const fb_machine *m, const fb_cost *cost) {
@@ -27,22 +25,6 @@ static void price_op(const fb_machine *m, double bandwidth, int32_t workers, fb_
     op->seconds = op->kernel + m->dispatch + (op->barrier ? m->barrier : 0);
 }
 
-/* A GPU stores quantised types without a kernel as float16. Returns by how many bytes that exceeds the
- * file's. */
-static int64_t decoded_bytes(const fb_bound *bound, const fb_op *op, int64_t rows) {
-    bool table = op->kind == FB_OP_EMBED || op->kind == FB_OP_EMBED_POSITION;
-    int64_t more = 0;
-    for (int k = 0; k < FB_MAX_WEIGHTS; k++) {
-        if (op->weights[k] == FB_NONE) continue;
-        const fb_weight *w = &bound->weights[op->weights[k] * bound->program->layers];
-        if (fb_dtype_is_float(w->dtype) || fb_pack_gpu_has(w->dtype)) continue;
-        int64_t elements = (table ? rows : w->rows) * w->cols;
-        int64_t all = fb_dtype_bytes(FB_F16, elements) - fb_dtype_bytes(w->dtype, elements);
-        more += (int64_t)((double)all * fb_cost_chosen(op, w, rows));
-    }
-    return more;
-}
-
 static void count_all(const fb_bound *bound, const fb_shape *shape, bool gpu, fb_price *price) {
     const fb_program *p = bound->program;
     for (int s = 0; s < FB_SECTIONS; s++)
@@ -52,7 +34,6 @@ static void count_all(const fb_bound *bound, const fb_shape *shape, bool gpu, fb
                 continue; /* a chunk of a prefill that is not the last */
             int64_t times = s == FB_BODY ? p->layers : 1;
             op->cost = fb_cost_of(bound, (fb_section)s, i, shape);
-            if (gpu) op->cost.weight_bytes += decoded_bytes(bound, &p->ops[s][i], shape->rows);
             op->barrier = gpu || fb_program_barrier(p, (fb_section)s, i, shape->workers);
             price->footprint += (double)(times * (op->cost.weight_bytes + op->cost.kv_bytes));
             /* Other tokens use other experts: a cache would have to hold all of them. */
@@ -75,15 +56,16 @@ static double logits_seconds(const fb_program *p, const fb_machine *m, const fb_
 
 /* The time of what is folded into a linear of one token. Next to the products of many tokens it is small and
  * not counted. */
-static double folded_seconds(const fb_bound *bound, const fb_op *op, const fb_machine *m,
+static double folded_seconds(const fb_bound *bound, const fb_op *op, int64_t layer, const fb_machine *m,
                              const fb_shape *shape) {
     bool group = op->kind == FB_OP_LINEAR_GROUP;
     double products[2] = {0}, seconds = 0;
     if (shape->rows > 1 || (!group && op->kind != FB_OP_LINEAR && op->kind != FB_OP_HEAD_ARGMAX)) return 0;
     for (int s = 0; s < (group ? op->attr.segments : 1); s++) {
-        const fb_weight *w = &bound->weights[op->weights[4 * s] * bound->program->layers];
+        const fb_weight *w = &bound->weights[op->weights[4 * s] * bound->program->layers + layer];
         if (group && op->attr.segment[s].norm != FB_OP_COUNT) products[0] += (double)(w->rows * w->cols);
-        if (op->attr.segment[s].dot == FB_DOT_QUANTIZE) products[1] += (double)(w->rows * w->cols);
+        if (fb_dot_in(op->attr.segment[s].dot, w->dtype) == FB_DOT_QUANTIZE)
+            products[1] += (double)(w->rows * w->cols);
     }
     if (products[0] > 0) seconds += m->norm.calls + m->norm.units * products[0];
     if (products[1] > 0) seconds += m->quantise.calls + m->quantise.units * products[1];
@@ -98,6 +80,27 @@ static void price_kernel(const fb_machine *m, double folded, fb_price_op *op) {
     op->kernel = fmax(m->small, fmax(op->compute, op->memory)) + folded;
 }
 
+/* One call, in the mean of all layers. */
+static void price_layers(const fb_bound *bound, fb_section section, int32_t index, const fb_machine *m,
+                         const fb_shape *shape, fb_price *price) {
+    const fb_op *op = &bound->program->ops[section][index];
+    const int64_t layers = section == FB_BODY ? bound->program->layers : 1;
+    fb_price_op *mean = &price->op[section][index];
+    for (int64_t layer = -1, count; fb_cost_layers(bound, section, op, &layer, &count);) {
+        double part = (double)count / (double)layers;
+        fb_price_op in = {.cost = mean->cost, .barrier = mean->barrier};
+        if (count < layers) in.cost = fb_cost_in(bound, section, index, layer, shape);
+        if (m->gpu)
+            price_kernel(m, folded_seconds(bound, op, layer, m, shape), &in);
+        else
+            price_op(m, price->bandwidth, shape->workers, &in);
+        mean->compute += part * in.compute;
+        mean->memory += part * in.memory;
+        mean->kernel += part * in.kernel;
+        mean->seconds += part * in.seconds;
+    }
+}
+
 /* The host launches ahead of the device. The device waits only if all launches together take longer than all
  * ops; the wait is spread over the ops. A recorded step is one launch. */
 static void price_launches(const fb_bound *bound, const fb_machine *m, const fb_shape *shape, bool graph,
@@ -107,7 +110,7 @@ static void price_launches(const fb_bound *bound, const fb_machine *m, const fb_
     for (int s = 0; s < FB_SECTIONS; s++)
         for (int32_t i = 0; i < p->op_count[s]; i++) {
             if (s == FB_EPILOGUE && shape->epilogue_rows == 0) continue;
-            price_kernel(m, folded_seconds(bound, &p->ops[s][i], m, shape), &price->op[s][i]);
+            price_layers(bound, (fb_section)s, i, m, shape, price);
             price->total += (price->op[s][i].kernel + m->node) * (double)(s == FB_BODY ? p->layers : 1);
         }
     double launches = (double)price->step_barriers;
@@ -126,7 +129,7 @@ static void price_on_cpu(const fb_bound *bound, const fb_machine *m, const fb_sh
     for (int s = 0; s < FB_SECTIONS; s++)
         for (int32_t i = 0; i < p->op_count[s]; i++) {
             if (s == FB_EPILOGUE && shape->epilogue_rows == 0) continue;
-            price_op(m, price->bandwidth, shape->workers, &price->op[s][i]);
+            price_layers(bound, (fb_section)s, i, m, shape, price);
             price->total += price->op[s][i].seconds * (double)(s == FB_BODY ? p->layers : 1);
         }
     price->between = m->step + logits_seconds(p, m, shape);
@@ -149,8 +152,7 @@ void fb_price_program(const fb_bound *bound, const fb_machine *m, const fb_shape
 
 void fb_price_plan(const fb_plan *plan, const fb_weight *weights, const fb_machine *m, const fb_shape *shape,
                    fb_price *price) {
-    bool graph =
-        (plan->applied & FB_FUSE_BIT(FB_FUSE_GRAPH)) && shape->rows == 1 && shape->epilogue_rows == 1;
+    bool graph = (plan->applied & FB_FUSE_BIT(FB_FUSE_GRAPH)) && shape->rows == shape->epilogue_rows;
     price_all(&(fb_bound){&plan->program, weights}, m, shape, graph, price);
 }
 

@@ -30,7 +30,7 @@ typedef struct fb_price {
 void fb_price_program(const fb_bound *bound, const fb_machine *machine, const fb_shape *shape,
                       fb_price *price);
 
-/* The same, but recorded as a graph if the plan has it: a decode step of a GPU. */
+/* The same, but recorded as a graph if the plan has it: a GPU's step whose rows all have logits. */
 void fb_price_plan(const fb_plan *plan, const fb_weight *weights, const fb_machine *machine,
                    const fb_shape *shape, fb_price *price);
 

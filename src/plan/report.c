@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/pool.h"
 #include "base/stats.h"
+#include "plan/draft.h"
 
 static fb_status check_request(const fb_model *model, const fb_profile_options *q, fb_error *err) {
     int64_t context = model->spec->program.context, gen = q->prefill ? 0 : q->gen;
@@ -151,8 +152,11 @@ static fb_status make_plan(making *m, fb_error *err) {
     FB_TRY(make_side(m, false, &m->fused, m->report->fused, err));
     m->report->layer_bytes = m->report->plain->layer_bytes;
     FB_TRY(measure_tpot(m, err));
-    return fb_plan_price_fuses(m->report, m->model, &m->machine, &m->shapes[0], m->fused.plan,
-                               &fb_session_execution(m->fused.session)->options, err);
+    const fb_plan_options *options = &fb_session_execution(m->fused.session)->options;
+    FB_TRY(fb_plan_price_fuses(m->report, m->model, &m->machine, &m->shapes[0], m->fused.plan, options, err));
+    FB_TRY(
+        fb_plan_price_drafts(m->report, m->model, &m->machine, &m->shapes[0], m->fused.plan, options, err));
+    return fb_plan_measure_drafts(m->report, m->model, &m->session, &m->planning, err);
 }
 
 static fb_plan_report *new_report(bool with_plain) {
@@ -223,5 +227,6 @@ void fb_plan_report_free(fb_plan_report *report) {
     free_profile(report->plain);
     free_profile(report->fused);
     free(report->fuses);
+    free(report->drafts);
     free(report);
 }

@@ -43,4 +43,16 @@ fb_status fb_plan_price_fuses(fb_plan_report *report, const fb_model *model, con
                               const fb_shape *shape, const fb_plan *chosen, const fb_plan_options *options,
                               fb_error *err);
 
+/* ---- draft.c ---- */
+
+/* Prices guesses for a stream of `model`, whose steps of one row have this plan, options and shape. */
+fb_status fb_plan_price_drafts(fb_plan_report *report, const fb_model *model, const fb_machine *machine,
+                               const fb_shape *shape, const fb_plan *plan, const fb_plan_options *options,
+                               fb_error *err);
+
+/* Measures the steps that check guesses. `options`: of a session with this plan. */
+fb_status fb_plan_measure_drafts(fb_plan_report *report, const fb_model *model,
+                                 const fb_session_options *options, const fb_planning *planning,
+                                 fb_error *err);
+
 #endif

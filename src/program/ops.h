@@ -18,7 +18,9 @@ extern "C" {
  *
  * With a cache that keeps sinks (fb_ring), attention has a second query. It is rotated at the position that
  * the token has in the cache, and is compared with the sinks. It is the second input of attn_* and the second
- * output of rope_kv, whose fifth input holds its angles. */
+ * output of rope_kv, whose fifth input holds its angles.
+ *
+ * `inputs` does not count what inputs were quantised from (FB_UNQUANTIZED). */
 #define FB_OPS(X)                                                                                            \
     X(EMBED, embed, 0, 1, 1, ANY, "out[t] = table[token[t]], times a scale if there is one")                 \
     X(EMBED_POSITION, embed_position, 0, 1, 1, ANY, "out[t] = table[p[t]]")                                  \
@@ -65,7 +67,7 @@ typedef enum fb_op_kind {
         FB_OP_COUNT
 } fb_op_kind;
 
-#define FB_MAX_IN       5
+#define FB_MAX_IN       8
 #define FB_MAX_OUT      3
 #define FB_MAX_WEIGHTS  12
 #define FB_MAX_SEGMENTS 3
@@ -87,9 +89,17 @@ typedef struct fb_op_row {
 
 extern const fb_op_row fb_op_table[FB_OP_COUNT];
 
-/* How a linear multiplies. FLOAT: with floats; quantised weights are decoded. GIVEN and QUANTIZE, for weights
- * of Q8_0 and Q4_0: with integers. The input is quantised already (GIVEN), or the linear quantises it. */
+/* How a linear multiplies. FLOAT: with floats; quantised weights are decoded. GIVEN and QUANTIZE, for
+ * quantised weights: with integers. The input is quantised already (GIVEN), or the linear quantises it.
+ *
+ * A matrix may be quantised in one layer and floats in another. An op of the program then says GIVEN or
+ * QUANTIZE, and a layer whose matrix is floats multiplies with floats (fb_dot_in). */
 typedef enum fb_dot { FB_DOT_FLOAT, FB_DOT_GIVEN, FB_DOT_QUANTIZE } fb_dot;
+
+/* How a segment multiplies in a layer, where its matrix has this dtype. */
+static inline fb_dot fb_dot_in(fb_dot dot, fb_dtype matrix) {
+    return fb_dtype_is_float(matrix) ? FB_DOT_FLOAT : dot;
+}
 
 /* One linear of a linear_group: act(norm(in[s]) * weight^T + bias). Weight 4 s is the matrix, 4 s + 1 the
  * bias, 4 s + 2 and 4 s + 3 the norm's weight and bias. A kind of FB_OP_COUNT means none. */
@@ -104,6 +114,10 @@ typedef struct fb_segment {
  * of share * segment 0 over a row's experts (+ the residual, if there is one). */
 typedef enum fb_combine { FB_COMBINE_NONE, FB_COMBINE_MUL, FB_COMBINE_ADD, FB_COMBINE_SUM } fb_combine;
 #define FB_RESIDUAL 3
+
+/* in[FB_UNQUANTIZED + s]: what in[s] was quantised from, of a GIVEN segment whose matrix is floats in some
+ * layers. These layers read it instead of in[s]. Experts read in[0] for all segments. */
+#define FB_UNQUANTIZED 5
 
 /* Parameters of ops. Each comment names the ops that use a field. */
 typedef struct fb_op_attr {

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "draft/draft.h"
 #include "text/sampler.h"
 
 fb_status fb_answer_append(fb_answer_state *a, int32_t token, fb_error *err) {
@@ -75,6 +76,8 @@ void fb_submitted_free(fb_submitted *r) {
         fb_stop_free(a->stop);
         free(a->tokens);
         free(a->candidates);
+        free(a->more);
+        fb_draft_stream_close(a->stream);
     }
     free(r->answers);
     free(r);
@@ -91,12 +94,32 @@ static fb_answer describe(const fb_answer_state *a) {
                        .text = "",
                        .count = a->count - r->prompt_count,
                        .prompt = r->prompt_count,
-                       .cached = r->cached};
+                       .cached = r->cached,
+                       .position = a->count,
+                       .drafted = a->all_drafted,
+                       .kept = a->all_kept};
 }
 
 static void tell(fb_submitted *r, const fb_answer *answer) {
     if (r->options.on_answer && !r->options.on_answer(r->options.user, answer))
         atomic_store(&r->cancelled, true);
+}
+
+static void tell_prompt(const fb_answer_state *a, const float *logits) {
+    fb_submitted *r = a->request;
+    fb_answer told = describe(a);
+    told.count = 0;
+    told.position = r->told++;
+    told.token = a->tokens[told.position];
+    told.logits = logits;
+    tell(r, &told);
+}
+
+void fb_answer_prompt(fb_answer_state *a, int64_t at, const float *logits) {
+    fb_submitted *r = a->request;
+    if (!r->options.prompt_logits || a->sample > 0) return;
+    if (r->told == 0) tell_prompt(a, NULL);
+    if (r->told == at + 1 && r->told < r->prompt_count && !atomic_load(&r->cancelled)) tell_prompt(a, logits);
 }
 
 /* Text up to the first stop text. */
@@ -130,13 +153,14 @@ void fb_answer_end(fb_answer_state *a, fb_finish finish, const char *message) {
 }
 
 /* The answers that fork from a prompt's last token all choose from its logits. */
-fb_choice fb_answer_choice(fb_answer_state *a) {
+fb_choice fb_answer_choice(fb_answer_state *a, int64_t guess) {
     const fb_submitted *r = a->request;
     bool forks = r->options.samples > 1 && a->sample == 0 && a->count == r->prompt_count;
     int64_t wants = forks || r->options.wants_logits ? 0 : fb_sampler_wants(a->sampler);
+    if (wants && guess && !a->more) a->more = malloc(FB_MAX_DRAFT * sizeof *a->more);
     if (wants && !a->candidates) a->candidates = malloc(sizeof *a->candidates);
-    if (!wants || !a->candidates) return (fb_choice){0};
-    struct fb_answer_candidates *c = a->candidates;
+    struct fb_answer_candidates *c = guess && a->more ? a->more + guess - 1 : guess ? NULL : a->candidates;
+    if (!wants || !c) return (fb_choice){0};
     return (fb_choice){.count = wants,
                        .best = c->best,
                        .id_count = fb_sampler_changed(a->sampler, c->ids, FB_CANDIDATES),
@@ -156,6 +180,10 @@ static fb_status next(const fb_model *model, fb_answer_state *a, const float *lo
     const fb_request_options *o = &a->request->options;
     fb_answer told = describe(a);
     bool stopped = false;
+    if (o->max_tokens == FB_NO_ANSWER) {
+        fb_answer_end(a, FB_FINISH_LENGTH, NULL);
+        return FB_OK;
+    }
     FB_TRY(choose(a, logits, choice, &told.token, err));
     if (!o->past_end && fb_model_is_end(model, told.token)) {
         fb_answer_end(a, FB_FINISH_END, NULL);
@@ -169,6 +197,8 @@ static fb_status next(const fb_model *model, fb_answer_state *a, const float *lo
     tell(a->request, &told);
     if (stopped)
         fb_answer_end(a, FB_FINISH_STOP, NULL);
+    else if (fb_sampler_ended(a->sampler))
+        fb_answer_end(a, FB_FINISH_END, NULL);
     else if (told.count == o->max_tokens)
         fb_answer_end(a, FB_FINISH_LENGTH, NULL);
     return FB_OK;

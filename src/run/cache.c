@@ -69,7 +69,7 @@ static fb_status settle_ring(const fb_program *p, fb_session_options *o, fb_ring
                        (long long)o->sinks, (long long)p->context);
     o->window = window;
     *ring = (fb_ring){.sinks = o->sinks, .window = o->window};
-    ring->begin = (o->sinks + FB_KV_GROUP - 1) / FB_KV_GROUP * FB_KV_GROUP;
+    ring->begin = (o->sinks + FB_RING_BLOCK - 1) / FB_RING_BLOCK * FB_RING_BLOCK;
     return FB_OK;
 }
 
@@ -86,7 +86,7 @@ static fb_status settle_kinds(const fb_program *p, const fb_session_options *o, 
             return fb_fail(err, FB_ERROR_UNSUPPORTED,
                            "cache: sinks (layers of this model see %lld positions only; window can stream)",
                            (long long)window + 1);
-        int64_t size = window + (o->chunk > e->beyond ? o->chunk : e->beyond);
+        int64_t size = fb_ring_size(window, o->chunk > e->beyond ? o->chunk : e->beyond);
         e->rings[k] = (fb_ring){.window = window, .size = size};
         /* A window of 1 sees nothing but the token, and a ring's window of 0 would be a dense cache. */
         if (window == 0)
@@ -114,7 +114,7 @@ fb_status fb_cache_settle(const fb_program *p, fb_session_options *o, int64_t ch
         /* The tokens of a step need slots in addition to the window. With a small window, the chunk is no
          * larger than the window. */
         if (!o->chunk) o->chunk = o->window < chunk ? o->window : chunk;
-        e->ring.size = o->window + o->chunk;
+        e->ring.size = fb_ring_size(o->window, o->chunk);
         o->capacity = e->ring.begin + e->ring.size;
     }
     e->capacity = o->capacity;

@@ -11,8 +11,7 @@
  * small model stay in the L2 cache. Not tuned. */
 #define DEFAULT_CHUNK 128
 /* The least slots beyond the window of a ring of layers with a window of their own, unless a session asks for
- * chunks of a certain size. Sums over a ring are in the order of its slots. So the steps of a scheduler and
- * of a session, which have chunks of other sizes, give the same bits. */
+ * chunks of a certain size. A session can go back by so many tokens. No bit depends on the size of a ring. */
 #define RING_CHUNK 512
 /* On a GPU: enough rows to fill it with tiles even for the smaller matrices. */
 #define DEFAULT_CHUNK_GPU 512
@@ -44,6 +43,17 @@ static void free_request(fb_request *r) {
     r->session.fuse = r->session.machine = r->session.isa = NULL;
 }
 
+/* Caches of both then have the same layout. */
+static void copy_layout(const fb_executor_options *from, fb_executor_options *to) {
+    to->capacity = from->capacity;
+    to->block = from->block;
+    to->ring = from->ring;
+    memcpy(to->slots, from->slots, sizeof to->slots);
+    memcpy(to->rings, from->rings, sizeof to->rings);
+    to->chunk = from->chunk;
+    to->beyond = from->beyond;
+}
+
 static fb_status settle(const fb_model *model, const fb_session_options *options,
                         const fb_execution_options *more, fb_request *r, fb_error *err) {
     fb_session_options *o = &r->session;
@@ -60,6 +70,7 @@ static fb_status settle(const fb_model *model, const fb_session_options *options
     FB_TRY(copy_text(options->machine, &o->machine, err));
     FB_TRY(copy_text(options->isa, &o->isa, err));
     o->kv = o->backend = NULL; /* already resolved into the request */
+    o->draft = NULL;
     r->greedy = o->greedy && !o->all_logits && !o->on_hidden;
     r->float_dot = o->float_dot || o->act == FB_F64;
     e->threads = o->threads;
@@ -70,6 +81,8 @@ static fb_status settle(const fb_model *model, const fb_session_options *options
     e->block = more->block ? more->block : r->backend->session_block;
     e->sequences = more->wanted > 1 ? more->wanted : 1;
     /* Steps are recorded for a number of rows that is a power of two. */
+    e->epilogue_rows += more->drafted;
+    if (more->like) copy_layout(&more->like->request.executor, e);
     while (r->backend->graphs && (e->epilogue_rows & (e->epilogue_rows - 1)) && !o->all_logits &&
            !o->on_hidden)
         e->epilogue_rows++;
@@ -144,7 +157,6 @@ static void ask_device(fb_execution *x) {
     const fb_request *r = &x->request;
     fb_plan_options *o = &x->options;
     o->graph = r->backend->graphs;
-    o->float_types = r->backend->float_types;
     if (r->backend->step_why_not) o->step_why_not = step_why_not;
     o->step_arg = x;
     if (!r->backend->screen) o->no_screen = "only on the cpu backend";
@@ -153,8 +165,8 @@ static void ask_device(fb_execution *x) {
                                             r->executor.threads, r->executor.isa, &o->screen) != FB_OK;
 }
 
-/* The machine model of the device: measured or assumed. */
-static void find_machine(const fb_request *r, fb_machine *machine) {
+void fb_execution_machine(const fb_execution *x, fb_machine *machine) {
+    const fb_request *r = &x->request;
     const fb_session_options *o = &r->session;
     int32_t workers = o->threads ? o->threads : fb_pool_cores();
     if (r->backend == &fb_backend_cpu) {
@@ -165,23 +177,27 @@ static void find_machine(const fb_request *r, fb_machine *machine) {
     }
 }
 
-/* Makes the planner's choice. If no position is given: for decoding in the middle of the cache, or with a
- * full ring. */
-static fb_status choose(fb_execution *x, const fb_planning *planning, fb_error *err) {
+/* If no position is given: decoding in the middle of the cache, or with a full ring. */
+fb_shape fb_execution_shape(const fb_execution *x, const fb_machine *machine, const fb_planning *planning) {
     const fb_executor_options *e = &x->request.executor;
-    fb_machine machine;
-    if (planning)
-        machine = *planning->machine;
-    else
-        find_machine(&x->request, &machine);
-    fb_shape shape = {.rows = 1,
+    return (fb_shape){.rows = 1,
                       .position = planning         ? planning->position
                                   : e->ring.window ? e->ring.sinks + e->ring.window
                                                    : e->capacity / 2,
                       .epilogue_rows = 1,
-                      .workers = machine.workers,
+                      .workers = machine->workers,
                       .act = e->act,
                       .kv = e->kv};
+}
+
+/* Makes the planner's choice. */
+static fb_status choose(fb_execution *x, const fb_planning *planning, fb_error *err) {
+    fb_machine machine;
+    if (planning)
+        machine = *planning->machine;
+    else
+        fb_execution_machine(x, &machine);
+    fb_shape shape = fb_execution_shape(x, &machine, planning);
     return fb_plan_choose(&x->model->spec->program, x->model->weights, &machine, &shape, &x->options, err);
 }
 
@@ -305,4 +321,8 @@ void fb_execution_give(fb_execution *x) {
     if (last) unlink_execution(x);
     pthread_mutex_unlock(&lock);
     if (last) close_execution(x);
+}
+
+int64_t fb_trace_fuse_calls(const fb_trace *trace, int fuse) {
+    return fuse == FB_FUSE_GRAPH ? trace->graphs : fuse == FB_FUSE_STEP ? trace->listed : trace->fuses[fuse];
 }

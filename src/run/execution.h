@@ -43,10 +43,18 @@ typedef struct fb_planning {
 
 /* What a session's options do not say. Zeros: as a session needs it. */
 typedef struct fb_execution_options {
-    const fb_planning *planning; /* NULL: the options' folder of measurements, or assumptions */
-    int64_t block;               /* slots of a block; 0: fb_backend.session_block */
-    int64_t wanted;              /* the most rows of a step whose logits are wanted */
+    const fb_planning *planning;     /* NULL: the options' folder of measurements, or assumptions */
+    int64_t block;                   /* slots of a block; 0: fb_backend.session_block */
+    int64_t wanted;                  /* the most rows of a step whose logits are wanted */
+    int64_t drafted;                 /* more such rows, for guesses */
+    const struct fb_execution *like; /* one whose sequences it will run, too; NULL: none */
 } fb_execution_options;
+
+/* The machine model of an execution's device, measured or assumed; and a decode step of one row, at the
+ * planning's position or in the middle of the cache. */
+void fb_execution_machine(const fb_execution *execution, fb_machine *machine);
+fb_shape fb_execution_shape(const fb_execution *execution, const fb_machine *machine,
+                            const fb_planning *planning);
 
 /* `more` may be NULL. */
 fb_status fb_execution_take(const fb_model *model, const fb_session_options *options,
@@ -54,5 +62,8 @@ fb_status fb_execution_take(const fb_model *model, const fb_session_options *opt
 /* Adds a user to an execution that is in use. */
 void fb_execution_share(fb_execution *execution);
 void fb_execution_give(fb_execution *execution);
+
+/* How often a fuse ran: the steps that were recorded, or one kernel, for `graph` and `step`. */
+int64_t fb_trace_fuse_calls(const fb_trace *trace, int fuse);
 
 #endif

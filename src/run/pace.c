@@ -18,8 +18,9 @@
 #define FIRST_WAIT   8
 #define MOST_WAIT    64
 
-fb_status fb_pace_open(int64_t sequences, int64_t rows, double stretch, fb_pace *out, fb_error *err) {
-    *out = (fb_pace){.stretch = stretch, .rows = rows, .least = FIRST_LEAST, .wait = 1};
+fb_status fb_pace_open(int64_t sequences, int64_t rows, double stretch, int64_t layers, fb_pace *out,
+                       fb_error *err) {
+    *out = (fb_pace){.stretch = stretch, .rows = rows, .layers = layers, .least = FIRST_LEAST, .wait = 1};
     out->alone = calloc((size_t)sequences + 1, sizeof *out->alone);
     return out->alone ? FB_OK : fb_fail_memory(err, "times", (sequences + 1) * (int64_t)sizeof *out->alone);
 }
@@ -35,15 +36,27 @@ static int64_t least_rows(const fb_pace *p) {
     return p->half ? p->least / 2 : 2 * p->least;
 }
 
+/* How many rows fit, through all layers. */
+static double fitting(const fb_pace *p, int64_t decodes) {
+    double fit = p->row_seconds > 0 ? (p->stretch - 1) * p->alone[decodes].seconds / p->row_seconds : 0;
+    return fit > p->next ? p->next : fit;
+}
+
 int64_t fb_pace_rows(const fb_pace *p, int64_t decodes) {
     int64_t most = p->rows - decodes;
     if (!decodes || p->stretch == 0) return most;
     const fb_pace_alone *alone = &p->alone[decodes];
     if (alone->seconds == 0 || alone->untimed >= alone->refresh) return 0;
-    double fit = p->row_seconds > 0 ? (p->stretch - 1) * alone->seconds / p->row_seconds : 0;
-    if (fit > p->next) fit = p->next;
-    int64_t rows = fit < (double)p->least ? least_rows(p) : fit < (double)most ? (int64_t)fit : most;
+    double fit = fitting(p, decodes);
+    int64_t least = p->layers > 1 ? FB_PACE_HELD : p->least, rows = fit < (double)most ? (int64_t)fit : most;
+    if (fit < (double)least) rows = p->layers > 1 ? least : least_rows(p);
     return rows < most ? rows : most;
+}
+
+int64_t fb_pace_layers(const fb_pace *p, int64_t decodes, int64_t rows) {
+    if (!decodes || p->stretch == 0) return p->layers;
+    double layers = (double)p->layers * fitting(p, decodes) / (double)rows;
+    return layers < 1 ? 1 : layers < (double)p->layers ? (int64_t)layers : p->layers;
 }
 
 static void learn(double *estimate, double seen) {
@@ -63,6 +76,7 @@ static void learn_alone(fb_pace_alone *alone, double seconds) {
 
 /* Whether it is worth to have twice or half as many rows from now on. */
 static void learn_least(fb_pace *p, int64_t prompts, double extra) {
+    if (p->layers > 1) return;
     if (prompts == p->least) {
         learn(&p->least_seconds, extra);
         p->waited++;
@@ -85,20 +99,21 @@ static void learn_least(fb_pace *p, int64_t prompts, double extra) {
 /* What a row takes depends on their number, and the estimate follows slowly. So a step has twice as many rows
  * as the last one at most. After one that took longer than the limit they are fewer, and from then on grow by
  * a quarter. They halve at most: it may have been another process. */
-static void limit_next(fb_pace *p, int64_t prompts, double extra, double limit) {
+static void limit_next(fb_pace *p, double prompts, double extra, double limit) {
     if (extra > limit) {
-        p->next = (double)prompts * (limit < extra / 2 ? 0.5 : limit / extra);
+        p->next = prompts * (limit < extra / 2 ? 0.5 : limit / extra);
         p->careful = true;
         return;
     }
-    if ((double)prompts < p->next - 1) p->careful = false; /* the estimate is the lower one again */
-    p->next = (p->careful ? 1.25 : 2) * (double)prompts;
+    if (prompts < p->next - 1) p->careful = false; /* the estimate is the lower one again */
+    p->next = (p->careful ? 1.25 : 2) * prompts;
+    if (p->layers > 1) p->next += (double)FB_PACE_HELD / (double)p->layers; /* whole layers: one more */
 }
 
-void fb_pace_learn(fb_pace *p, int64_t decodes, int64_t prompts, double seconds) {
+void fb_pace_learn(fb_pace *p, int64_t decodes, double prompts, double seconds) {
     if (!decodes) return;
     fb_pace_alone *alone = &p->alone[decodes];
-    if (!prompts) {
+    if (prompts == 0) {
         learn_alone(alone, seconds);
         return;
     }
@@ -106,6 +121,6 @@ void fb_pace_learn(fb_pace *p, int64_t decodes, int64_t prompts, double seconds)
     if (extra < few) extra = few;
     alone->untimed++;
     limit_next(p, prompts, extra, (p->stretch - 1) * alone->seconds);
-    learn(&p->row_seconds, extra / (double)prompts);
-    learn_least(p, prompts, extra);
+    learn(&p->row_seconds, extra / prompts);
+    learn_least(p, (int64_t)prompts, extra);
 }

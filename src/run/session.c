@@ -4,8 +4,10 @@
 #include <stdlib.h>
 
 #include "backend/sequence.h"
+#include "base/clock.h"
 #include "base/options.h"
 #include "base/sized.h"
+#include "draft/draft.h"
 #include "run/cache.h"
 #include "run/session.h"
 #include "text/sampler.h"
@@ -26,10 +28,17 @@ struct fb_session {
     atomic_bool cancel;
     float *logits;
     int64_t logits_rows, logits_capacity;
-    int32_t best;          /* the best token of the last step, if the plan computes only that */
+    /* The best tokens of the last step's rows, if the plan computes only those; the last chosen one first. */
+    int32_t best[FB_MAX_DRAFT + 1];
     int64_t step_position; /* position of the current step */
     fb_linear_fn on_linear;
     void *linear_user;
+    /* With a draft: */
+    fb_drafter *drafter;
+    fb_draft_stream *stream;
+    int32_t *tokens; /* [tokens_room]: all tokens so far */
+    int64_t tokens_room;
+    struct selection *selections; /* [FB_MAX_DRAFT + 1]; NULL: not needed yet */
 };
 
 static const fb_program *program_of(const fb_session *s) { return &s->execution->plan.program; }
@@ -47,6 +56,20 @@ static fb_status reserve_logits(fb_session *s, int64_t rows, fb_error *err) {
     return FB_OK;
 }
 
+/* With a draft, which tokens there are from position `at` on. */
+static fb_status keep_tokens(fb_session *s, int64_t at, const int32_t *ids, int64_t count, fb_error *err) {
+    if (!s->drafter) return FB_OK;
+    if (at + count > s->tokens_room) {
+        int64_t room = 2 * (at + count) + 64;
+        int32_t *tokens = realloc(s->tokens, (size_t)room * sizeof *tokens);
+        if (!tokens) return fb_fail_memory(err, "tokens", room * (int64_t)sizeof *tokens);
+        s->tokens = tokens;
+        s->tokens_room = room;
+    }
+    memcpy(s->tokens + at, ids, (size_t)count * sizeof *ids);
+    return FB_OK;
+}
+
 /* Allocates a session's memory, besides its sequence. */
 static fb_status take_memory(fb_session *s, fb_error *err) {
     int64_t bytes = s->options.chunk * (int64_t)sizeof *s->rows;
@@ -55,9 +78,19 @@ static fb_status take_memory(fb_session *s, fb_error *err) {
     return reserve_logits(s, s->logits_rows > 1 ? s->logits_rows : 1, err);
 }
 
+static fb_status open_draft(fb_session *s, const fb_draft *draft, fb_error *err) {
+    s->options.draft = draft;
+    if (!draft) return FB_OK;
+    if (draft->model != s->model)
+        return fb_fail(err, FB_ERROR_USAGE, "draft: of another model (fb_draft_create with the session's)");
+    FB_TRY(fb_drafter_open(draft, s->execution, 1, s->execution->request.greedy, &s->drafter, err));
+    return fb_draft_stream_open(s->drafter, &s->stream, err);
+}
+
 static fb_status start(fb_session *s, const fb_session_options *options, const fb_planning *planning,
                        fb_error *err) {
-    fb_execution_options more = {.planning = planning};
+    fb_execution_options more = {.planning = planning,
+                                 .drafted = options->draft ? options->draft->options.most : 0};
     FB_TRY(fb_execution_take(s->model, options, &more, &s->execution, err));
     s->options = s->execution->request
                      .session; /* options of the first session that shares this execution; its own are: */
@@ -68,7 +101,8 @@ static fb_status start(fb_session *s, const fb_session_options *options, const f
     s->options.all_logits = options->all_logits;
     s->options.isa = s->options.fuse = s->options.machine = NULL;
     FB_TRY(take_memory(s, err));
-    return fb_sequence_open(s->execution->executor, NULL, &s->sequence, err);
+    FB_TRY(fb_sequence_open(s->execution->executor, NULL, &s->sequence, err));
+    return open_draft(s, options->draft, err);
 }
 
 fb_status fb_session_create_planned(const fb_model *model, const fb_session_options *options,
@@ -105,11 +139,14 @@ fb_status fb_session_fork(const fb_session *from, fb_session **out, fb_error *er
                       .execution = from->execution,
                       .position = from->position,
                       .furthest = from->furthest,
-                      .logits_rows = from->logits_rows,
-                      .best = from->best};
+                      .logits_rows = from->logits_rows};
+    memcpy(s->best, from->best, sizeof s->best);
+    s->options.draft = NULL;
     fb_execution_share(s->execution);
     fb_status status = fb_sequence_fork(&from->sequence, &s->sequence, err);
     if (status == FB_OK) status = take_memory(s, err);
+    if (status == FB_OK) status = open_draft(s, from->options.draft, err);
+    if (status == FB_OK && s->drafter) status = keep_tokens(s, 0, from->tokens, from->position, err);
     if (status != FB_OK) {
         fb_session_free(s);
         return status;
@@ -123,10 +160,14 @@ fb_status fb_session_fork(const fb_session *from, fb_session **out, fb_error *er
 
 void fb_session_free(fb_session *s) {
     if (!s) return;
+    fb_draft_stream_close(s->stream);
+    fb_drafter_close(s->drafter);
     fb_sequence_close(&s->sequence);
     fb_execution_give(s->execution);
     free(s->rows);
     free(s->logits);
+    free(s->tokens);
+    free(s->selections);
     free(s);
 }
 
@@ -154,15 +195,17 @@ static bool forward_hidden(void *user, int64_t layer, const float *hidden, int64
     return s->options.on_hidden(s->options.user, layer, s->step_position, hidden, rows, cols);
 }
 
-static void forward_linear(void *user, int32_t slot, int64_t layer, const fb_view *x, int64_t rows) {
+static void forward_linear(void *user, int32_t slot, int64_t layer, const fb_view *x, int64_t rows,
+                           int32_t worker, int32_t workers) {
     fb_session *s = user;
-    s->on_linear(s->linear_user, slot, layer, x, rows);
+    s->on_linear(s->linear_user, slot, layer, x, rows, worker, workers);
 }
 
 /* Runs one step of `count` tokens, of a prompt or generated. The last `wanted` of them write logits to
- * `logits`, or candidates to `choice`. */
+ * `logits`, or candidates to `choices`. */
 static fb_status run_step(fb_session *s, const int32_t *ids, int64_t count, bool prompt, int64_t wanted,
-                          float *logits, fb_choice *choice, fb_error *err) {
+                          float *logits, fb_choice *choices, fb_error *err) {
+    FB_TRY(keep_tokens(s, s->position, ids, count, err));
     for (int64_t i = 0; i < count; i++)
         s->rows[i] = (fb_row){
             .position = s->position + i, .token = ids[i], .wanted = i >= count - wanted, .prompt = prompt};
@@ -173,8 +216,8 @@ static fb_status run_step(fb_session *s, const int32_t *ids, int64_t count, bool
                       .sequences = &sequence,
                       .sequence_count = 1,
                       .logits = logits,
-                      .choices = choice,
-                      .best = &s->best,
+                      .choices = choices,
+                      .best = s->best,
                       .on_hidden = s->options.on_hidden ? forward_hidden : NULL,
                       .on_linear = s->on_linear ? forward_linear : NULL,
                       .user = s,
@@ -229,33 +272,37 @@ fb_status fb_session_decode(fb_session *s, int32_t id, fb_error *err) {
 
 /* The candidates of one choice. */
 typedef struct selection {
-    fb_choice choice;
     int32_t ids[FB_CANDIDATES];
     fb_candidate best[FB_CANDIDATES], gathered[FB_CANDIDATES];
 } selection;
 
+/* What the next choice needs of a row's logits, if the device selects candidates; zeros: all. */
+static fb_choice choice_of(const fb_session *s, const fb_sampler *sampler, selection *all) {
+    bool chooses = sampler && s->execution->request.backend->chooses && program_of(s)->logits != FB_NONE &&
+                   !s->options.on_hidden;
+    int64_t wants = chooses ? fb_sampler_wants(sampler) : 0;
+    if (!wants) return (fb_choice){0};
+    return (fb_choice){.count = wants,
+                       .best = all->best,
+                       .id_count = fb_sampler_changed(sampler, all->ids, FB_CANDIDATES),
+                       .ids = all->ids,
+                       .gathered = all->gathered};
+}
+
 fb_status fb_session_next(fb_session *s, int32_t id, fb_sampler *sampler, int32_t *next, fb_error *err) {
     *next = 0;
-    int64_t wants =
-        s->execution->request.backend->chooses && program_of(s)->logits != FB_NONE && !s->options.on_hidden
-            ? fb_sampler_wants(sampler)
-            : 0;
-    if (!wants) {
+    selection all;
+    fb_choice choice = choice_of(s, sampler, &all);
+    if (!choice.count) {
         const float *logits;
         FB_TRY(fb_session_decode(s, id, err));
         FB_TRY(fb_session_logits(s, &logits, NULL, NULL, err));
         return fb_sampler_next(sampler, logits, next, err);
     }
     FB_TRY(check_tokens(s, &id, 1, err));
-    selection all;
-    all.choice = (fb_choice){.count = wants,
-                             .best = all.best,
-                             .id_count = fb_sampler_changed(sampler, all.ids, FB_CANDIDATES),
-                             .ids = all.ids,
-                             .gathered = all.gathered};
     s->logits_rows = 0;
-    FB_TRY(run_step(s, &id, 1, false, 1, s->logits, &all.choice, err));
-    return fb_sampler_next_among(sampler, all.best, wants, all.gathered, all.choice.id_count, next, err);
+    FB_TRY(run_step(s, &id, 1, false, 1, s->logits, &choice, err));
+    return fb_sampler_next_among(sampler, all.best, choice.count, all.gathered, choice.id_count, next, err);
 }
 
 fb_status fb_session_logits(fb_session *s, const float **logits, int64_t *rows, int64_t *vocab,
@@ -275,24 +322,148 @@ fb_status fb_session_logits(fb_session *s, const float **logits, int64_t *rows, 
     return FB_OK;
 }
 
+static int32_t best_of(const float *logits, int64_t vocab) {
+    int32_t best = 0;
+    for (int64_t i = 0; i < vocab && best >= 0; i++)
+        best = isnan(logits[i]) ? -1 : logits[i] > logits[best] ? (int32_t)i : best;
+    return best;
+}
+
+static fb_status fail_nan(int64_t position, fb_error *err) {
+    return fb_fail(err, FB_ERROR_SYSTEM, "logits: NaN at position %lld", (long long)position);
+}
+
 fb_status fb_session_best(fb_session *s, int32_t *id, fb_error *err) {
     *id = 0;
     if (!s->logits_rows)
         return fb_fail(err, FB_ERROR_USAGE,
                        "best token: no token since the session began or was trimmed (prefill first)");
     if (program_of(s)->logits == FB_NONE) {
-        *id = s->best;
+        *id = s->best[0];
     } else {
         int64_t vocab = s->model->spec->program.vocab;
-        const float *logits = s->logits + (s->logits_rows - 1) * vocab;
-        for (int64_t i = 0; i < vocab && *id >= 0; i++)
-            *id = isnan(logits[i]) ? -1 : logits[i] > logits[*id] ? (int32_t)i : *id;
+        *id = best_of(s->logits + (s->logits_rows - 1) * vocab, vocab);
     }
-    if (*id < 0) {
-        *id = 0;
-        return fb_fail(err, FB_ERROR_SYSTEM, "logits: NaN at position %lld", (long long)s->position - 1);
+    if (*id >= 0) return FB_OK;
+    *id = 0;
+    return fail_nan(s->position - 1, err);
+}
+
+/* ---- guesses ---- */
+
+/* How many guesses a step can check: what is wanted, what the cache has room for, and what it can forget
+ * again. */
+static int64_t most_guesses(const fb_session *s, int64_t wanted) {
+    int64_t most = wanted < s->options.chunk - 1 ? wanted : s->options.chunk - 1;
+    int64_t room = (ring_of(s)->window ? MAX_POSITION : s->options.capacity) - s->position - 1;
+    if (!s->drafter || s->options.on_hidden) return 0;
+    if (most > room) most = room;
+    if (most > FB_MAX_DRAFT) most = FB_MAX_DRAFT;
+    for (; most > 0; most--) {
+        int64_t end = s->position + 1 + most, furthest = end > s->furthest ? end : s->furthest;
+        if (s->position + 1 >= furthest - fb_cache_trimmable(program_of(s), executor_of(s), furthest)) break;
+    }
+    return most;
+}
+
+static fb_status ask_draft(fb_session *s, int32_t id, fb_sampler *sampler, int64_t wanted, fb_draft_ask *ask,
+                           fb_error *err) {
+    *ask = (fb_draft_ask){.most = most_guesses(s, wanted)};
+    if (!s->drafter) return FB_OK;
+    FB_TRY(keep_tokens(s, s->position, &id, 1, err));
+    ask->stream = s->stream;
+    ask->tokens = s->tokens;
+    ask->count = s->position + 1;
+    ask->sequence = &s->sequence;
+    ask->sampler = sampler;
+    /* A draft may write where the step will. */
+    if (ask->count + ask->most > s->furthest) s->furthest = ask->count + ask->most;
+    return fb_drafter_ask(s->drafter, ask, 1, ask->most, err);
+}
+
+/* Each row's choice depends on the tokens before it, the guesses among them. `choices` stays NULL if some row
+ * needs all logits. */
+static fb_status prepare_choices(fb_session *s, fb_sampler *sampler, const fb_draft_ask *ask,
+                                 fb_choice room[FB_MAX_DRAFT + 1], fb_choice **choices, fb_error *err) {
+    selection few;
+    *choices = NULL;
+    if (!choice_of(s, sampler, &few).count) return FB_OK;
+    int64_t bytes = (FB_MAX_DRAFT + 1) * (int64_t)sizeof *s->selections, row = 0;
+    if (!s->selections) s->selections = malloc((size_t)bytes);
+    if (!s->selections) return fb_fail_memory(err, "candidates", bytes);
+    for (;; row++) {
+        room[row] = choice_of(s, sampler, &s->selections[row]);
+        if (!room[row].count || row == ask->made) break;
+        fb_sampler_accept(sampler, ask->ids[row]);
+    }
+    if (room[row].count) *choices = room;
+    fb_sampler_retract(sampler, row);
+    return FB_OK;
+}
+
+/* The token after a row, as decoding one by one would have chosen it. */
+static fb_status choose_at(const fb_session *s, fb_sampler *sampler, const fb_choice *choices, int64_t row,
+                           int64_t position, int32_t *id, fb_error *err) {
+    const fb_choice *c = choices ? &choices[row] : NULL;
+    const int64_t vocab = s->model->spec->program.vocab;
+    if (c) return fb_sampler_next_among(sampler, c->best, c->count, c->gathered, c->id_count, id, err);
+    if (sampler) return fb_sampler_next(sampler, s->logits + row * vocab, id, err);
+    *id = program_of(s)->logits == FB_NONE ? s->best[row] : best_of(s->logits + row * vocab, vocab);
+    return *id >= 0 ? FB_OK : fail_nan(position, err);
+}
+
+/* Chooses row by row, up to the first token that is not the guess. A row that fails after others is left to
+ * the next step, where it fails again. */
+static fb_status choose_rows(const fb_session *s, fb_sampler *sampler, const fb_choice *choices, int64_t most,
+                             fb_draft_ask *ask, int32_t *ids, int64_t *count, fb_error *err) {
+    int64_t position = s->position - ask->made - 1;
+    for (*count = 0; *count <= ask->made && *count < most;) {
+        int64_t row = *count;
+        fb_status status = choose_at(s, sampler, choices, row, position + row, &ids[row], err);
+        if (status != FB_OK) return row ? FB_OK : status;
+        ++*count;
+        if (row == ask->made || row + 1 == most || fb_model_is_end(s->model, ids[row]) ||
+            (sampler && fb_sampler_ended(sampler)))
+            break;
+        ask->checked++;
+        if (ids[row] != ask->ids[row]) break;
+        ask->right++;
     }
     return FB_OK;
+}
+
+fb_status fb_session_speculate(fb_session *s, int32_t id, fb_sampler *sampler, int64_t most, int32_t *ids,
+                               int64_t *count, fb_error *err) {
+    fb_draft_ask ask;
+    fb_choice room[FB_MAX_DRAFT + 1], *choices;
+    int32_t rows[FB_MAX_DRAFT + 1];
+    *count = 0;
+    if (most < 1) return fb_fail(err, FB_ERROR_USAGE, "tokens: %lld (at least 1)", (long long)most);
+    if (sampler && program_of(s)->logits == FB_NONE)
+        return fb_fail(err, FB_ERROR_USAGE, "sampler: in a greedy session, which computes no logits (NULL)");
+    FB_TRY(check_tokens(s, &id, 1, err));
+    FB_TRY(ask_draft(s, id, sampler, most - 1, &ask, err));
+    rows[0] = id;
+    memcpy(rows + 1, ask.ids, (size_t)ask.made * sizeof *rows);
+    FB_TRY(reserve_logits(s, 1 + ask.made, err));
+    FB_TRY(prepare_choices(s, sampler, &ask, room, &choices, err));
+    s->logits_rows = 0;
+    double began = fb_now();
+    FB_TRY(run_step(s, rows, 1 + ask.made, false, 1 + ask.made, s->logits, choices, err));
+    double seconds = fb_now() - began;
+    fb_status status = choose_rows(s, sampler, choices, most, &ask, ids, count, err);
+    s->position += (*count ? *count : 1) - ask.made - 1;
+    s->logits_rows = choices ? 0 : *count ? *count : 1;
+    s->best[0] = *count ? ids[*count - 1] : s->best[0];
+    if (s->drafter) fb_drafter_learn(s->drafter, &ask, 1, seconds);
+    return status;
+}
+
+void fb_session_fill_draft(const fb_session *s, fb_draft_stats *out) {
+    fb_draft_stats stats;
+    memset(&stats, 0, sizeof stats);
+    if (s->drafter) fb_drafter_stats(s->drafter, &stats);
+    fb_sized_give(&stats, sizeof stats, out);
 }
 
 int64_t fb_session_position(const fb_session *s) { return s->position; }
@@ -307,6 +478,7 @@ void fb_session_watch(fb_session *s, fb_linear_fn fn, void *user) {
 const fb_trace *fb_session_trace(const fb_session *s) { return &s->trace; }
 
 void fb_session_reset(fb_session *s) {
+    fb_draft_stream_cut(s->stream, 0);
     s->position = 0;
     s->furthest = 0;
     s->logits_rows = 0;
@@ -336,6 +508,7 @@ fb_status fb_session_trim(fb_session *s, int64_t count, fb_error *err) {
                        (long long)count, (long long)(s->position - back), (long long)s->position);
     s->position = count;
     s->logits_rows = 0;
+    fb_draft_stream_cut(s->stream, count);
     return FB_OK;
 }
 
@@ -371,10 +544,7 @@ bool fb_session_fuse_calls(const fb_session *s, int index, const char **name, in
                            int64_t *a_head) {
     if (index < 0 || index >= FB_FUSE_COUNT) return false;
     *name = fb_fuse_table[index].name;
-    const fb_trace *trace = &s->trace;
-    *calls = index == FB_FUSE_GRAPH  ? trace->graphs
-             : index == FB_FUSE_STEP ? trace->listed
-                                     : trace->fuses[index];
+    *calls = fb_trace_fuse_calls(&s->trace, index);
     *a_step = s->execution->plan.calls[index];
     *a_head = s->execution->plan.head_calls[index];
     return true;

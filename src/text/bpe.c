@@ -22,6 +22,11 @@ static fb_merge *merge_slot(const fb_bpe *bpe, uint64_t pair) {
     return &bpe->merges[slot];
 }
 
+const fb_merge *fb_bpe_find_merge(const fb_bpe *bpe, uint64_t pair) {
+    const fb_merge *slot = merge_slot(bpe, pair);
+    return slot->pair == UINT64_MAX ? NULL : slot;
+}
+
 fb_status fb_bpe_prepare(fb_bpe *bpe, int64_t count, fb_error *err) {
     int64_t slots = 16;
     while (slots < 2 * count) slots *= 2;

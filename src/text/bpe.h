@@ -76,6 +76,8 @@ fb_status fb_bpe_prepare(fb_bpe *bpe, int64_t count, fb_error *err);
 /* `text` is two tokens one after the other, the first of `left` bytes, that merge into one. */
 fb_status fb_bpe_add_merge(fb_bpe *bpe, const char *what, uint32_t rank, const char *text, int64_t left,
                            int64_t size, fb_error *err);
+/* The merge of a pair of ids, as in fb_merge; NULL: there is none. */
+const fb_merge *fb_bpe_find_merge(const fb_bpe *bpe, uint64_t pair);
 /* Instead of merges: two neighbours whose texts together are a token may merge into it, those with the
  * highest of the `scores` [vocab.ids] first. An unknown character may still be a part of a token; left alone,
  * it becomes its bytes' tokens. */

@@ -15,6 +15,7 @@ struct fb_text_stream {
     const fb_tokenizer *tokenizer;
     bool special;       /* special tokens are text too */
     bool started;       /* a token was seen */
+    bool raw;           /* bytes stay what they are, also if they are no characters */
     int64_t strip_left; /* characters that may still be stripped */
     fb_bytes pending;   /* bytes that are not text yet: half a character, or a run of byte tokens */
     fb_bytes scratch[2];
@@ -59,7 +60,10 @@ static fb_status emit(fb_text_stream *stream, const char *text, int64_t size, fb
 static fb_status emit_pending(fb_text_stream *stream, int64_t size, fb_error *err) {
     fb_bytes *text = &stream->scratch[0];
     text->size = 0;
-    FB_TRY(fb_utf8_append_lossy(text, stream->pending.data, size, err));
+    if (stream->raw)
+        FB_TRY(fb_bytes_append(text, stream->pending.data, size, err));
+    else
+        FB_TRY(fb_utf8_append_lossy(text, stream->pending.data, size, err));
     stream->pending.size -= size;
     if (stream->pending.size > 0)
         memmove(stream->pending.data, stream->pending.data + size, (size_t)stream->pending.size);
@@ -104,7 +108,7 @@ static int byte_token(const char *text, int64_t size) {
 static fb_status end_byte_run(fb_text_stream *stream, fb_error *err) {
     fb_bytes *run = &stream->pending;
     if (run->size == 0) return FB_OK;
-    if (fb_utf8_valid(run->data, run->size))
+    if (stream->raw || fb_utf8_valid(run->data, run->size))
         FB_TRY(emit(stream, run->data, run->size, err));
     else
         for (int64_t i = 0; i < run->size; i++) FB_TRY(emit(stream, "\xEF\xBF\xBD", 3, err));
@@ -134,17 +138,24 @@ static fb_status push_metaspace(fb_text_stream *stream, bool first, const char *
     return FB_OK;
 }
 
+/* What the replacements make of a token. */
+static fb_status replace(const fb_decoder *decoder, fb_bytes scratch[2], const char **text, int64_t *size,
+                         fb_error *err) {
+    const int64_t most = GROWTH * *size + GROWTH_CONSTANT;
+    for (int64_t i = 0; i < decoder->replace_count; i++) {
+        fb_bytes *out = &scratch[i & 1];
+        out->size = 0;
+        FB_TRY(fb_replacement_apply(&decoder->replaces[i], NULL, *text, *size,
+                                    &(fb_growth){"decoder", 0, most}, out, err));
+        *text = out->data;
+        *size = out->size;
+    }
+    return FB_OK;
+}
+
 static fb_status push_text(fb_text_stream *stream, const char *text, int64_t size, fb_error *err) {
     const fb_decoder *decoder = &stream->tokenizer->decoder;
-    const int64_t most = GROWTH * size + GROWTH_CONSTANT;
-    for (int64_t i = 0; i < decoder->replace_count; i++) {
-        fb_bytes *out = &stream->scratch[i & 1];
-        out->size = 0;
-        FB_TRY(fb_replacement_apply(&decoder->replaces[i], NULL, text, size, &(fb_growth){"decoder", 0, most},
-                                    out, err));
-        text = out->data;
-        size = out->size;
-    }
+    FB_TRY(replace(decoder, stream->scratch, &text, &size, err));
     bool first = !stream->started;
     stream->started = true;
     switch (decoder->kind) {
@@ -193,6 +204,65 @@ static fb_status terminate(fb_text_stream *stream, fb_error *err) {
     return FB_OK;
 }
 
+/* ---- the bytes of one token ---- */
+
+static fb_status byte_level_bytes(const char *text, int64_t size, fb_bytes *out, fb_error *err) {
+    const int64_t before = out->size;
+    for (int64_t at = 0; at < size;) {
+        const fb_utf8_char c = fb_utf8_read(text + at, size - at);
+        const int byte = fb_char_to_byte(c.code);
+        if (byte < 0) { /* the text as it stands */
+            out->size = before;
+            return fb_bytes_append(out, text, size, err);
+        }
+        FB_TRY(fb_bytes_append(out, &(char){(char)byte}, 1, err));
+        at += c.size;
+    }
+    return FB_OK;
+}
+
+static fb_status metaspace_bytes(const fb_decoder *decoder, const char *text, int64_t size, fb_bytes *out,
+                                 fb_error *err) {
+    for (int64_t at = 0; at < size;) {
+        const int length = fb_utf8_length(text[at]);
+        const bool space =
+            length == decoder->space_size && memcmp(text + at, decoder->space, (size_t)length) == 0;
+        FB_TRY(space ? fb_bytes_append(out, " ", 1, err) : fb_bytes_append(out, text + at, length, err));
+        at += length;
+    }
+    return FB_OK;
+}
+
+static fb_status joined_bytes(const fb_decoder *decoder, const char *text, int64_t size, fb_bytes *out,
+                              fb_error *err) {
+    const int byte = decoder->kind == FB_DECODER_BYTE_FALLBACK ? byte_token(text, size) : -1;
+    if (byte >= 0) return fb_bytes_append(out, &(char){(char)byte}, 1, err);
+    if (decoder->kind == FB_DECODER_BYTE_LEVEL) return byte_level_bytes(text, size, out, err);
+    if (decoder->kind == FB_DECODER_METASPACE) return metaspace_bytes(decoder, text, size, out, err);
+    return fb_bytes_append(out, text, size, err);
+}
+
+fb_status fb_decoder_token_bytes(const fb_tokenizer *tokenizer, int32_t id, fb_bytes *out, fb_error *err) {
+    const fb_decoder *decoder = &tokenizer->decoder;
+    const fb_vocab *vocab = &tokenizer->bpe.vocab;
+    const bool strips = decoder->strip_count > 0 && (decoder->strip_size != 1 || decoder->strip[0] != ' ');
+    if (decoder->kind == FB_DECODER_NONE || strips)
+        return fb_fail(err, FB_ERROR_USAGE, "schema: a tokenizer with this decoder: not supported");
+    if (id < 0 || id >= vocab->ids || !vocab->tokens[id].used || vocab->tokens[id].special) return FB_OK;
+    const char *text = vocab->text.data + vocab->tokens[id].shown;
+    int64_t size = vocab->tokens[id].shown_size;
+    fb_bytes scratch[2] = {{0}};
+    fb_status status = replace(decoder, scratch, &text, &size, err);
+    if (status == FB_OK) status = joined_bytes(decoder, text, size, out, err);
+    fb_bytes_free(&scratch[0]);
+    fb_bytes_free(&scratch[1]);
+    return status;
+}
+
+bool fb_decoder_drops_spaces(const fb_tokenizer *tokenizer) {
+    return tokenizer->decoder.kind == FB_DECODER_METASPACE && tokenizer->decoder.drop_first;
+}
+
 /* ---- the interface ---- */
 
 fb_status fb_tokenizer_decode(const fb_tokenizer *tokenizer, const int32_t *ids, int64_t count, bool special,
@@ -203,6 +273,27 @@ fb_status fb_tokenizer_decode(const fb_tokenizer *tokenizer, const int32_t *ids,
     start_stream(&stream, tokenizer, special);
     fb_status status = FB_OK;
     for (int64_t i = 0; i < count && status == FB_OK; i++) status = push_id(&stream, ids[i], err);
+    if (status == FB_OK) status = end_text(&stream, err);
+    if (status == FB_OK) status = terminate(&stream, err);
+    if (status == FB_OK) {
+        *text = stream.out.data;
+        *bytes = (size_t)stream.out.size;
+        stream.out = (fb_bytes){0};
+    }
+    free_stream(&stream);
+    return status;
+}
+
+fb_status fb_tokenizer_token_bytes(const fb_tokenizer *tokenizer, int32_t id, bool first, bool special,
+                                   char **text, size_t *bytes, fb_error *err) {
+    *text = NULL;
+    *bytes = 0;
+    fb_text_stream stream;
+    start_stream(&stream, tokenizer, special);
+    stream.raw = true;
+    stream.started = !first;
+    if (!first) stream.strip_left = 0;
+    fb_status status = push_id(&stream, id, err);
     if (status == FB_OK) status = end_text(&stream, err);
     if (status == FB_OK) status = terminate(&stream, err);
     if (status == FB_OK) {

@@ -29,4 +29,11 @@ typedef struct fb_decoder {
 
 void fb_decoder_free(fb_decoder *decoder);
 
+/* Appends the bytes that a token adds to a text, if it is not the first one; half a character, perhaps.
+ * Nothing for a special token. Refuses a tokenizer that joins tokens by spaces, and one whose texts lose
+ * something else than spaces at their start. */
+fb_status fb_decoder_token_bytes(const fb_tokenizer *tokenizer, int32_t id, fb_bytes *out, fb_error *err);
+/* Whether all spaces of a text's first token are dropped, not only those at its start. */
+bool fb_decoder_drops_spaces(const fb_tokenizer *tokenizer);
+
 #endif

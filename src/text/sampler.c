@@ -1,4 +1,5 @@
-/* Scores to a token: bias, penalties, top-k, temperature, top-p, min-p, one draw. And log-probabilities.
+/* Scores to a token: schema, bias, penalties, top-k, temperature, top-p, min-p, one draw. And
+ * log-probabilities.
  *
  * Candidates are ordered by score, ties by id (the lower one first), and a draw walks them in that order.
  * Top-k, top-p and min-p each keep a prefix of it, so no more of it than the kept prefix is ever sorted: a
@@ -10,10 +11,12 @@
  *
  * A device may select the best logits instead (fb_sampler_next_among). Up to FB_CANDIDATES candidates are
  * therefore sorted before a draw: its sums are then the same, wherever the candidates come from. */
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
 #include "base/sized.h"
+#include "schema/schema.h"
 #include "text/sampler.h"
 
 #define MAX_TEMPERATURE 100
@@ -39,11 +42,14 @@ struct fb_sampler {
     double *bias;          /* [vocab], or NULL */
     int32_t *seen;         /* [vocab], how often an id is in the ring */
     int64_t *changed;      /* [blocks of vocab], biases of its ids, and how often they are in the ring */
-    int32_t *ring;         /* [repeat_window], the recent ids */
-    int64_t accepted;      /* ids ever accepted; the next one goes to ring[accepted % repeat_window] */
-    int32_t *biased;       /* [logit_bias_count], ids with a bias that is not 0, each once */
-    int32_t *recent;       /* [repeat_window, or vocab], ids of the ring without such a bias, each once */
+    int32_t *ring;    /* [ring_size], the recent ids and those before them, which a retract brings back */
+    int64_t accepted; /* ids ever accepted; the next one goes to ring[accepted % ring_size] */
+    int32_t *biased;  /* [logit_bias_count], ids with a bias that is not 0, each once */
+    int32_t *recent;  /* [repeat_window, or vocab], ids of the ring without such a bias, each once */
     int64_t biased_count, recent_count;
+    fb_cursor *cursor; /* the document so far; NULL: no schema */
+    fb_cursor *other;  /* another one: what becomes of it with guesses; during these, the document without */
+    uint64_t *allowed; /* bits of the tokens that may continue it */
 };
 
 /* ---- random numbers -------------------------------------------------------------------------- */
@@ -109,7 +115,7 @@ static const fb_sampler_options defaults = {.size = sizeof defaults,
                                             .repeat_window = 64,
                                             .seed = 0};
 static const fb_sized sized = FB_SIZED(fb_sampler_options, temperature, &defaults);
-FB_SIZED_ENDS_WITH(fb_sampler_options, frequency_penalty);
+FB_SIZED_ENDS_WITH(fb_sampler_options, schema);
 
 fb_status fb_sampler_options_take(const fb_sampler_options *given, fb_sampler_options *out, fb_error *err) {
     return fb_sized_take(&sized, given, out, err);
@@ -162,6 +168,10 @@ static fb_status check_options(const fb_sampler_options *options, int64_t vocab,
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
+static int64_t ring_size(const fb_sampler *sampler) {
+    return sampler->options.repeat_window + FB_MAX_RETRACT;
+}
+
 static fb_status allocate(fb_sampler *sampler, fb_error *err) {
     size_t vocab = (size_t)sampler->vocab, window = (size_t)sampler->options.repeat_window;
     size_t limit = (size_t)sampler->limit, blocks = (vocab + BLOCK - 1) / BLOCK;
@@ -170,7 +180,7 @@ static fb_status allocate(fb_sampler *sampler, fb_error *err) {
     sampler->candidates = malloc(limit * sizeof *sampler->candidates);
     sampler->seen = calloc(vocab, sizeof *sampler->seen);
     sampler->changed = calloc(blocks, sizeof *sampler->changed);
-    sampler->ring = malloc((window ? window : 1) * sizeof *sampler->ring);
+    sampler->ring = malloc((size_t)ring_size(sampler) * sizeof *sampler->ring);
     sampler->recent = malloc((recent ? recent : 1) * sizeof *sampler->recent);
     if (biased) sampler->bias = calloc(vocab, sizeof *sampler->bias);
     if (biased) sampler->biased = malloc(biases * sizeof *sampler->biased);
@@ -180,6 +190,15 @@ static fb_status allocate(fb_sampler *sampler, fb_error *err) {
     size_t bytes = limit * sizeof(candidate) + (vocab + window + recent + biases) * sizeof(int32_t) +
                    blocks * sizeof(int64_t) + biased * vocab * sizeof(double);
     return fb_fail_memory(err, "sampler", (int64_t)bytes);
+}
+
+static fb_status take_schema(fb_sampler *sampler, const fb_schema *schema, fb_error *err) {
+    if (!schema) return FB_OK;
+    const int64_t vocab = schema->set->vocab, words = schema->set->words;
+    FB_TRY(check_int("schema: tokens of its model", vocab, sampler->vocab, sampler->vocab, err));
+    sampler->allowed = malloc((size_t)words * sizeof *sampler->allowed);
+    if (!sampler->allowed) return fb_fail_memory(err, "sampler", words * (int64_t)sizeof *sampler->allowed);
+    return fb_cursor_create(schema, &sampler->cursor, err);
 }
 
 static void take_bias(fb_sampler *sampler, const fb_logit_bias *bias) {
@@ -206,11 +225,13 @@ fb_status fb_sampler_create(const fb_sampler_options *given, int64_t vocab, fb_s
     if (!sampler) return fb_fail_memory(err, "sampler", (int64_t)sizeof *sampler);
     sampler->options = options;
     sampler->options.logit_bias = NULL;
+    sampler->options.schema = NULL;
     sampler->vocab = vocab;
     sampler->first = options.seed + mix(options.sequence);
     sampler->limit = options.top_k > 0 && options.top_k < vocab ? options.top_k : vocab;
     if (options.temperature == 0) sampler->limit = 1;
     fb_status status = allocate(sampler, err);
+    if (status == FB_OK) status = take_schema(sampler, options.schema, err);
     if (status != FB_OK) {
         fb_sampler_free(sampler);
         return status;
@@ -222,6 +243,9 @@ fb_status fb_sampler_create(const fb_sampler_options *given, int64_t vocab, fb_s
 
 void fb_sampler_free(fb_sampler *sampler) {
     if (!sampler) return;
+    fb_cursor_free(sampler->cursor);
+    fb_cursor_free(sampler->other);
+    free(sampler->allowed);
     free(sampler->candidates);
     free(sampler->bias);
     free(sampler->seen);
@@ -256,11 +280,47 @@ static void count_seen(fb_sampler *sampler, int32_t id, int32_t change) {
 void fb_sampler_accept(fb_sampler *sampler, int32_t id) {
     int64_t window = sampler->options.repeat_window;
     if (window == 0 || id < 0 || id >= sampler->vocab) return;
-    int32_t *slot = &sampler->ring[sampler->accepted % window];
-    if (sampler->accepted >= window) count_seen(sampler, *slot, -1);
-    *slot = id;
+    const int64_t size = ring_size(sampler), at = sampler->accepted++;
+    if (at >= window) count_seen(sampler, sampler->ring[(at - window) % size], -1);
+    sampler->ring[at % size] = id;
     count_seen(sampler, id, 1);
-    sampler->accepted++;
+}
+
+void fb_sampler_retract(fb_sampler *sampler, int64_t count) {
+    const int64_t window = sampler->options.repeat_window, size = ring_size(sampler);
+    for (; window > 0 && count > 0 && sampler->accepted > 0; count--) {
+        const int64_t at = --sampler->accepted;
+        count_seen(sampler, sampler->ring[at % size], -1);
+        if (at >= window) count_seen(sampler, sampler->ring[(at - window) % size], 1);
+    }
+}
+
+bool fb_sampler_is_best(const fb_sampler *sampler) {
+    const fb_sampler_options *o = &sampler->options;
+    return o->temperature == 0 && !sampler->bias && !sampler->cursor && o->presence_penalty == 0 &&
+           o->frequency_penalty == 0;
+}
+
+uint64_t fb_sampler_number(const fb_sampler *sampler) { return sampler->number; }
+
+static void swap_cursors(fb_sampler *sampler) {
+    fb_cursor *cursor = sampler->cursor;
+    sampler->cursor = sampler->other;
+    sampler->other = cursor;
+}
+
+fb_status fb_sampler_try(fb_sampler *sampler, fb_error *err) {
+    if (!sampler->cursor) return FB_OK;
+    if (!sampler->other) FB_TRY(fb_cursor_create(sampler->cursor->schema, &sampler->other, err));
+    FB_TRY(fb_cursor_copy(sampler->cursor, sampler->other, err));
+    swap_cursors(sampler);
+    return FB_OK;
+}
+
+void fb_sampler_take_back(fb_sampler *sampler, int64_t count) {
+    fb_sampler_retract(sampler, count);
+    sampler->number -= (uint64_t)count;
+    if (sampler->cursor) swap_cursors(sampler);
 }
 
 /* ---- the best scores ------------------------------------------------------------------------- */
@@ -309,6 +369,10 @@ static fb_status fail_logit(float logit, int64_t id, fb_error *err) {
 
 /* No score is finite, but this many logits are. */
 static fb_status fail_none(const fb_sampler *sampler, int64_t finite, fb_error *err) {
+    if (finite > 0 && sampler->cursor)
+        return fb_fail(err, FB_ERROR_USAGE,
+                       "schema: no token that continues the document has a finite score (%lld others have)",
+                       (long long)finite);
     if (finite > 0)
         return fb_fail(err, FB_ERROR_USAGE,
                        "logit_bias: bans all %lld tokens with a finite logit (at least one must be left)",
@@ -325,6 +389,11 @@ static void order_candidates(candidate *heap, int64_t count) {
         make_heap(heap, count, false);
 }
 
+/* Bits of the BLOCK tokens from `begin` on that a schema allows. */
+static uint32_t allowed_of_block(const fb_sampler *sampler, int64_t begin) {
+    return sampler->cursor ? (uint32_t)(sampler->allowed[begin / 64] >> (begin % 64)) : UINT32_MAX;
+}
+
 /* Fills `heap` with the `limit` best of the vocabulary, the best at the root: by their scores, or with `raw`
  * by their logits. Ids come in order, so a logit that equals the worst candidate's score does not replace it.
  */
@@ -334,11 +403,14 @@ static fb_status collect(const fb_sampler *sampler, const float *logits, bool ra
     int64_t count = 0;
     for (int64_t begin = 0; begin < sampler->vocab; begin += BLOCK) {
         const int64_t end = begin + BLOCK < sampler->vocab ? begin + BLOCK : sampler->vocab;
-        const bool changed = !raw && sampler->changed[begin / BLOCK] > 0;
-        if (!changed && end == begin + BLOCK && !any_above(logits + begin, threshold)) continue;
+        const uint32_t allowed = raw ? UINT32_MAX : allowed_of_block(sampler, begin);
+        const bool changed = !raw && allowed && sampler->changed[begin / BLOCK] > 0;
+        const float least = allowed || count < limit ? threshold : FLT_MAX; /* still, no NaN is passed over */
+        if (!changed && end == begin + BLOCK && !any_above(logits + begin, least)) continue;
         for (int64_t id = begin; id < end; id++) {
             if (!(logits[id] < INFINITY)) return fail_logit(logits[id], id, err);
             double score = changed ? changed_score(sampler, logits[id], id) : logits[id];
+            if (!(allowed >> (id - begin) & 1)) score = -INFINITY;
             offer(heap, &count, limit, (candidate){score, (int32_t)id});
         }
         if (count == limit) threshold = round_down(heap[0].score);
@@ -369,6 +441,7 @@ static int64_t count_changed(const fb_sampler *sampler) {
 /* Of the best `limit` scores, those of changed tokens are known. The others are among the best `limit` logits
  * that are not changed; these are among the best `limit` and as many more as there are changed tokens. */
 int64_t fb_sampler_wants(const fb_sampler *sampler) {
+    if (sampler->cursor) return 0;
     int64_t wants = sampler->limit + count_changed(sampler);
     if (wants > sampler->vocab) wants = sampler->vocab;
     return wants <= FB_CANDIDATES ? wants : 0;
@@ -467,18 +540,37 @@ static int32_t draw(fb_sampler *sampler, int64_t count) {
 }
 
 /* From the candidates that were collected. */
-static int32_t choose(fb_sampler *sampler) {
+static fb_status choose(fb_sampler *sampler, int32_t *chosen, fb_error *err) {
     int32_t id = sampler->options.temperature > 0 ? draw(sampler, sampler->limit) : sampler->candidates[0].id;
+    if (sampler->cursor) FB_TRY(fb_cursor_take(sampler->cursor, id, err));
     sampler->number++;
     fb_sampler_accept(sampler, id);
-    return id;
+    *chosen = id;
+    return FB_OK;
+}
+
+/* The tokens that continue the document. */
+static fb_status take_mask(fb_sampler *sampler, fb_error *err) {
+    uint64_t any = 0;
+    if (!sampler->cursor) return FB_OK;
+    FB_TRY(fb_cursor_mask(sampler->cursor, sampler->allowed, err));
+    for (int64_t i = 0; i < (sampler->vocab + 63) / 64; i++) any |= sampler->allowed[i];
+    if (any) return FB_OK;
+    return fb_fail(err, FB_ERROR_USAGE, "schema: %s",
+                   fb_sampler_ended(sampler)
+                       ? "the document is complete, and the model has no token that ends it"
+                       : "no token of the vocabulary continues the document");
 }
 
 fb_status fb_sampler_next(fb_sampler *sampler, const float *logits, int32_t *id, fb_error *err) {
     *id = 0;
+    FB_TRY(take_mask(sampler, err));
     FB_TRY(collect(sampler, logits, false, sampler->candidates, sampler->limit, err));
-    *id = choose(sampler);
-    return FB_OK;
+    return choose(sampler, id, err);
+}
+
+bool fb_sampler_ended(const fb_sampler *sampler) {
+    return sampler->cursor && fb_cursor_ended(sampler->cursor);
 }
 
 fb_status fb_sampler_next_among(fb_sampler *sampler, const fb_candidate *best, int64_t count,
@@ -486,8 +578,7 @@ fb_status fb_sampler_next_among(fb_sampler *sampler, const fb_candidate *best, i
                                 fb_error *err) {
     *id = 0;
     FB_TRY(collect_among(sampler, best, count, changed, changed_count, err));
-    *id = choose(sampler);
-    return FB_OK;
+    return choose(sampler, id, err);
 }
 
 void fb_sampler_seek(fb_sampler *sampler, uint64_t number) { sampler->number = number; }

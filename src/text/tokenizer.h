@@ -24,6 +24,12 @@ fb_status fb_tokenizer_from_gguf(const char *what, const fb_gguf *gguf, fb_token
 /* The ids that the template puts in front of a text; they belong to the tokenizer. */
 const int32_t *fb_tokenizer_prefix(const fb_tokenizer *tokenizer, int64_t *count);
 
+/* The bytes that one token stands for, which may be a part of a character only. `first`: at the start of a
+ * text, where some tokenizers drop a space; without it, the bytes of a text's tokens together are the text.
+ * Release them with fb_free. */
+fb_status fb_tokenizer_token_bytes(const fb_tokenizer *tokenizer, int32_t id, bool first, bool special,
+                                   char **text, size_t *bytes, fb_error *err);
+
 /* Tells of a model whose vocabulary is padded to `ids`: those beyond the tokenizer's own then decode to
  * nothing instead of being an error. */
 void fb_tokenizer_pad(fb_tokenizer *tokenizer, int64_t ids);
@@ -39,6 +45,12 @@ fb_status fb_tokenizer_encode_marked(const fb_tokenizer *tokenizer, const char *
 int32_t fb_tokenizer_find_added(const fb_tokenizer *tokenizer, const char *text);
 /* The text of a token, not terminated; NULL if there is none with this id. */
 const char *fb_tokenizer_token_text(const fb_tokenizer *tokenizer, int64_t id, int64_t *size);
+
+/* Refuses another tokenizer that is not the same, and names the first difference: of tokens, of the order of
+ * merges or scores, of what both make of some texts, which shows other rules of splitting. Ids that only one
+ * of them has must be padding: without a token, or named [PADn], n being the id. */
+fb_status fb_tokenizer_compare(const char *what, const fb_tokenizer *tokenizer, const fb_tokenizer *other,
+                               fb_error *err);
 
 /* The streaming form behind fb_text_stream; fusebox.h describes it. */
 fb_status fb_tokenizer_stream(const fb_tokenizer *tokenizer, fb_text_stream **out, fb_error *err);

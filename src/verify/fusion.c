@@ -66,7 +66,7 @@ static bool worse(const fb_verify_row *a, const fb_verify_row *b) {
 }
 
 static double tolerance(const proof *p, int64_t layer) {
-    bool quantizes = fb_program_quantizes(&p->model->spec->program, 0) && !p->options->float_dot;
+    bool quantizes = fb_program_quantizes(&p->model->spec->program) && !p->options->float_dot;
     return fb_fuse_tolerance(p->options->act, p->kv, quantizes, layer);
 }
 

@@ -246,9 +246,12 @@ static void check_fill(void (*fill)(void *info), const void *whole, size_t known
 
 static fb_model *filled_model;
 static fb_session *filled_session;
+static fb_scheduler *filled_scheduler;
 static void fill_model(void *info) { fb_model_fill_info(filled_model, info); }
 static void fill_cache(void *info) { fb_session_fill_cache(filled_session, info); }
 static void fill_fuse(void *info) { fb_model_fill_fuse(filled_model, 1, info); }
+static void fill_stats(void *info) { fb_scheduler_fill_stats(filled_scheduler, info); }
+static void fill_state(void *info) { fb_scheduler_fill_fuse(filled_scheduler, 3, info); }
 
 static void fill_device(void *info) {
     bool found;
@@ -267,7 +270,15 @@ static void infos_stop_at_the_size(void **state) {
     fb_cache_info cache;
     fb_fuse_info fuse;
     fb_device_info device;
+    fb_scheduler_stats stats;
+    fb_fuse_state state_of_fuse;
     assert_ok(fb_model_open(FBT_GOLDENS "/gpt2", &filled_model, &err), &err);
+    assert_ok(fb_scheduler_create(filled_model, NULL, NULL, &filled_scheduler, &err), &err);
+    fb_scheduler_get_stats(filled_scheduler, &stats);
+    check_fill(fill_stats, &stats, sizeof stats);
+    assert_true(fb_scheduler_fuse_state(filled_scheduler, 3, &state_of_fuse));
+    check_fill(fill_state, &state_of_fuse, sizeof state_of_fuse);
+    fb_scheduler_free(filled_scheduler);
     assert_ok(fb_session_create(filled_model, NULL, &filled_session, &err), &err);
     memset(&model, 0, sizeof model);
     fb_model_get_info(filled_model, &model);

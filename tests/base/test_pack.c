@@ -1,5 +1,6 @@
 /* Rows interleaved in groups of 16: the layout that pack.h describes, there and back. */
 #include "base/pack_blocks.h"
+#include "base/pack_gpu.h"
 
 #include <stdlib.h>
 
@@ -119,7 +120,7 @@ static void test_which(void **state) {
     (void)state;
     for (int i = 0; i < FB_DTYPE_COUNT; i++) {
         assert_int_equal(fb_pack_has((fb_dtype)i), i >= FB_FLOAT_COUNT);
-        assert_int_equal(fb_pack_gpu_has((fb_dtype)i), i == FB_Q8_0 || i == FB_Q4_0);
+        assert_int_equal(fb_pack_gpu_has((fb_dtype)i), i >= FB_FLOAT_COUNT);
     }
     /* A last group that is not full takes the room of a whole one. */
     assert_int_equal(fb_pack_bytes(FB_Q8_0, 17, 64), 32 * 2 * 34);
@@ -188,12 +189,40 @@ static void file_orders(void **state) {
     }
 }
 
+/* Rows on a GPU: hardly larger than in the file, written whole, and nothing beyond. */
+static void test_records(void **state) {
+    (void)state;
+    fbt_random random = fbt_random_start(33);
+    for (int i = FB_FLOAT_COUNT; i < FB_DTYPE_COUNT; i++) {
+        const fb_dtype dtype = (fb_dtype)i;
+        if (!fb_record_has(dtype)) continue;
+        for (int64_t cols = 2048; cols <= 14336; cols += 2048)
+            assert_true((double)fb_record_row_bytes(dtype, cols) <=
+                        1.05 * (double)fb_dtype_bytes(dtype, cols));
+        const int64_t cols = FB_RECORD_COLUMNS + 512, bytes = fb_record_row_bytes(dtype, cols);
+        uint8_t *row = malloc((size_t)fb_dtype_bytes(dtype, cols)), *a = malloc((size_t)bytes + 16);
+        uint8_t *b = malloc((size_t)bytes + 16);
+        assert_true(row && a && b);
+        fbt_random_blocks(&random, dtype, cols, 1, row);
+        memset(a, 0xa5, (size_t)bytes + 16);
+        memset(b, 0x5a, (size_t)bytes + 16);
+        fb_record_pack(dtype, row, cols, a);
+        fb_record_pack(dtype, row, cols, b);
+        assert_memory_equal(a, b, bytes); /* all is written */
+        for (int64_t k = 0; k < 16; k++) assert_true(a[bytes + k] == 0xa5 && b[bytes + k] == 0x5a);
+        /* A record does not depend on those before it. */
+        fb_record_pack(dtype, row + fb_dtype_bytes(dtype, FB_RECORD_COLUMNS), 512, b);
+        assert_memory_equal(a + fb_record_bytes(dtype, FB_RECORD_COLUMNS), b, fb_record_bytes(dtype, 512));
+        free(row);
+        free(a);
+        free(b);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(file_orders),
-        cmocka_unit_test(test_there_and_back),
-        cmocka_unit_test(test_layout),
-        cmocka_unit_test(test_which),
+        cmocka_unit_test(file_orders), cmocka_unit_test(test_there_and_back), cmocka_unit_test(test_layout),
+        cmocka_unit_test(test_which),  cmocka_unit_test(test_records),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

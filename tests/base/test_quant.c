@@ -320,6 +320,45 @@ static void test_search_exact(void **state) {
     }
 }
 
+/* Squared error of a block. */
+static double fit_error(fb_dtype dtype, void (*encode)(const float *from, int64_t count, void *to),
+                        const float *x) {
+    uint8_t bytes[20];
+    float back[32];
+    double error = 0;
+    if (encode)
+        encode(x, 32, bytes);
+    else
+        fb_quant_encode(dtype, x, 32, bytes);
+    fb_quant_decode(dtype, bytes, 32, back);
+    for (int i = 0; i < 32; i++) error += pow((double)x[i] - (double)back[i], 2);
+    return error;
+}
+
+/* On average a twelfth less error than plain rounding; and what a file of that type said comes back. */
+static void test_fit(void **state) {
+    (void)state;
+    static const struct {
+        fb_dtype dtype;
+        void (*encode)(const float *from, int64_t count, void *to);
+    } fits[] = {{FB_Q4_0, fb_quant_fit_q4_0}, {FB_Q4_1, fb_quant_fit_q4_1}};
+    for (size_t f = 0; f < sizeof fits / sizeof *fits; f++) {
+        fbt_random random = fbt_random_start(47);
+        double fitted = 0, plain = 0, offset = f ? 0.3 : 0;
+        for (int round = 0; round < 300; round++) {
+            float x[32];
+            for (int i = 0; i < 32; i++) x[i] = (float)(0.02 * (fbt_random_normal(&random) + offset));
+            fitted += fit_error(fits[f].dtype, fits[f].encode, x);
+            plain += fit_error(fits[f].dtype, NULL, x);
+        }
+        assert_true(fitted < 0.92 * plain);
+        float zeros[32] = {0}, again[32];
+        assert_true(fit_error(fits[f].dtype, fits[f].encode, zeros) == 0);
+        for (int i = 0; i < 32; i++) again[i] = 0.25f * (float)(i % 16 - 8);
+        assert_true(fit_error(fits[f].dtype, fits[f].encode, again) < 1e-12);
+    }
+}
+
 /* Types without a search are encoded. */
 static void test_search_others(void **state) {
     (void)state;
@@ -432,7 +471,8 @@ int main(void) {
         cmocka_unit_test(test_search_error),   cmocka_unit_test(test_search_best),
         cmocka_unit_test(test_search_exact),   cmocka_unit_test(test_search_weights),
         cmocka_unit_test(test_join),           cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_pinned),         cmocka_unit_test(test_search_others),
+        cmocka_unit_test(test_pinned),         cmocka_unit_test(test_fit),
+        cmocka_unit_test(test_search_others),
     };
     return cmocka_run_group_tests(tests, open_vectors, close_vectors);
 }

@@ -37,7 +37,7 @@ refuses "--threads 100000" 2 '--threads: 100000 \(0 to 256\)$' run --threads 100
 refuses "--act i8" 2 '--act: i8 \(f32, f16, bf16' run --act i8
 refuses "--kv q8_0" 2 '--kv: q8_0 \(auto, act, f32, f16, bf16' run --kv q8_0
 refuses "--kv f64 without ref" 2 'kv: f64 \(only with isa ref' run --kv f64
-refuses "--isa z80" 2 '--isa: z80 \(avx512vnni, avx512, avxvnni, avx2, dotprod, neon, portable, ref\)$' run --isa z80
+refuses "--isa z80" 2 '--isa: z80 \(amx, avx512bf16, avx512vnni, avx512, avxvnni, avx2, i8mm, dotprod, neon, portable, ref\)$' run --isa z80
 refuses "-p and -f" 2 'prompt: given twice' run -p a -f b
 refuses "-p and -" 2 'prompt: given twice' run -p a -
 refuses "-f and -" 2 'prompt: given twice' run -f a -

@@ -23,6 +23,19 @@ holds "checkpoint: the same bytes" diff -r "$work/tiny" "$work/again"
 holds "checkpoint: f32" python3 -B bench/make_checkpoint.py "$work/wide" --shape tiny --dtype f32
 succeeds "checkpoint: f32 opens" info "$work/wide" --json
 matches "checkpoint: f32 is stored" "$work/out" '"f32":\{"parameters":16[0-9]+'
+holds "checkpoint: bf16" python3 -B bench/make_checkpoint.py "$work/half" --shape tiny --dtype bf16
+holds "checkpoint: bf16 is f32, rounded" python3 -B - "$work/half" "$work/wide" <<'END'
+import struct, sys
+def data(folder):
+    whole = open(folder + "/model.safetensors", "rb").read()
+    return whole[8 + struct.unpack_from("<Q", whole)[0]:]
+half, wide = (data(folder) for folder in sys.argv[1:])
+count = len(half) // 2
+half = [struct.unpack("<f", struct.pack("<I", bits << 16))[0] for bits in struct.unpack(f"<{count}H", half)]
+wide = struct.unpack(f"<{count}f", wide)
+sys.exit(not all(abs(a - b) <= abs(b) / 256 for a, b in zip(half, wide)))
+END
+succeeds "checkpoint: bf16 runs" verify "$work/half" --act bf16
 
 cpu() { # cpu ARGUMENT...: as fusebox() does
     status=0
@@ -34,7 +47,7 @@ matches "cpu.py: the machine" "$work/out" ', 1 of [0-9]+ cores, 20[0-9-]+\. fuse
 matches "cpu.py: decode" "$work/out" '^\| tiny \| f16 \| decode at 64 \| [0-9.]+ ms \([0-9.]+ to [0-9.]+\) \| [0-9]+% \|$'
 matches "cpu.py: prefill" "$work/out" '^\| tiny \| f16 \| prefill of 128 \| [0-9.]+ tok/s \([0-9.]+ to [0-9.]+\) \|  \|$'
 matches "cpu.py: bandwidth" "$work/out" '^Read bandwidth.* [0-9.]+ GB/s\.$'
-holds "cpu.py --json: all samples" jq -e '.reps == 3 and .threads == 1 and ([.rows[] | .fusebox_ms | length] == [3, 3])
+holds "cpu.py --json: all samples" jq -e '.reps == 3 and .threads == [1] and ([.rows[] | .fusebox_ms | length] == [3, 3])
     and (.rows | all(.fusebox_ms | all(. > 0)))' "$work/samples"
 # What a step reads grows with the context by k and v of 2 layers of 64 elements, in 2 or 4 bytes.
 holds "cpu.py --json: bytes" jq -e '.rows[0].bytes | . > 200000 and . < 600000' "$work/samples"
@@ -42,6 +55,12 @@ holds "cpu.py --json: bytes" jq -e '.rows[0].bytes | . > 200000 and . < 600000' 
 cpu --shape tiny --type f16 --work batch@2 --reps 2 --threads 1 --json "$work/samples"
 matches "cpu.py: batch" "$work/out" '^\| tiny \| f16 \| batch of 2 \| [0-9.]+ tok/s \([0-9.]+ to [0-9.]+\) \| [0-9]+% \|$'
 holds "cpu.py: batch: samples" jq -e '.rows[0] | .sequences == 2 and (.fusebox_ms | length == 2 and all(. > 0))' "$work/samples"
+
+cpu --shape tiny --type f16 --work decode@64 --reps 1 --threads 1,2 --json "$work/samples"
+matches "cpu.py --threads: a row for each" "$work/out" '^\| tiny \| f16 \| 2 \| decode at 64 \|'
+holds "cpu.py --threads: samples" jq -e '.threads == [1, 2] and [.rows[].threads] == [1, 2]' "$work/samples"
+cpu --shape tiny --threads 1,none
+is "cpu.py: no number of threads" "$status" 2
 
 cpu --shape nothing
 is "cpu.py: an unknown shape" "$status" 2

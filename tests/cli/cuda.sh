@@ -97,9 +97,10 @@ proof() { # proof NAME MODEL OPTION...
 proof "neox-parallel, f16: fuses" $goldens/neox-parallel --act f16 --fuse graph
 matches "neox-parallel, f16: the graph" "$work/out" '^graph +bit +identical .* ok$'
 
-# ---- quantised weights
-fusebox quantize $goldens/neox-parallel "$work/q4_0.gguf" --type q4_0
-proof "q4_0: fuses" "$work/q4_0.gguf" --act f16 --fuse quant_gemm
+# ---- quantised weights; floats in a layer, and in a projection of another
+for type in q4_0 f16; do fusebox quantize $goldens/neox-parallel "$work/$type.gguf" --type $type; done
+python3 tests/support/gguf_edit.py mix "$work/q4_0.gguf" "$work/mix.gguf" "$work/f16.gguf" blk.1. blk.2.ffn_up.weight
+proof "q4_0 and f16: fuses" "$work/mix.gguf" --act f16 --fuse quant_gemm,qkv_up
 
 # ---- tokens: the CPU's, twice, and with sampling
 tell() { fusebox run -p "Once upon a time" -n 3 "$@" && cat "$work/out"; }

@@ -57,6 +57,12 @@ is "--json: one line" "$(wc -l <"$work/out")" 1
 holds "--json: well formed; predictions within a factor of 4" python3 -c 'import json,sys; p=json.load(open(sys.argv[1]))
 for s in ("none","plan"): assert 0.25 < p[s]["predicted"]/p[s]["measured"] < 4, (s,p[s]["predicted"],p[s]["measured"])
 assert len(p["fuses"]) == 20' "$work/out"
+holds "--json: drafts, with steps of several tokens" python3 -c 'import json,sys; p=json.load(open(sys.argv[1]))
+assert [d["source"] for d in p["drafts"]] == ["ngram", "q4"] and len(p["step_rows"]) == 8
+for d in p["drafts"]: assert d["why_not"] is None and len(d["points"]) == 5
+for s in p["step_rows"]: assert 0.1 < s["predicted"] / s["measured"] < 10, s' "$work/out"
+matches "drafts: a row of each" "$work/plan" '^ngram +0\.0 +[0-9]+% '
+matches "drafts: steps that check guesses" "$work/plan" '^measured( +[0-9.]+){8}$'
 matches "graph does not apply" "$work/plan" '^graph +- +does not apply: only on the cuda backend$'
 refuses "too long" 2 'prompt and gen: 513 tokens' plan --prompt 512 --gen 1
 

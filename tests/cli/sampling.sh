@@ -70,4 +70,26 @@ refuses "--logprobs without --json" 2 '--logprobs: 2 \(only with --json, which p
 refuses "--logprobs 21" 2 '--logprobs: 21 \(0 to 20\)$' run --json --logprobs 21 -p a
 refuses "--logprobs -1" 2 '--logprobs: -1 \(0 to 20\)$' run --json --logprobs -1 -p a
 refuses "--logprobs in a chat" 2 'unknown option: --logprobs \(an option of fusebox run; see fusebox chat --help\)$' chat --logprobs 2
+
+# ---- schemas
+cat >"$work/schema.json" <<'END'
+{"type": "object", "properties": {"name": {"type": "string", "maxLength": 10}, "age": {"type": "integer", "minimum": 0,
+ "maximum": 99}}, "required": ["name", "age"], "additionalProperties": false}
+END
+for options in "--temp 0" "--seed 3" "--seed 4 --temp 2 --top-k 0" "--seed 5 --stream"; do
+    succeeds "--schema $options" run $options -n 150 -p "$prompt" --json --schema "$work/schema.json"
+    is "--schema $options: fits" "$(jq -r .text "$work/out" | jq -c '[keys, (.name | length <= 10), (.age >= 0 and .age <= 99)]')" \
+        '[["age","name"],true,true]'
+    is "--schema $options: has ended" "$(jq -r .stop "$work/out")" end
+done
+succeeds "--schema: a chat" chat --template "$work/template" -p "$prompt" --single-turn --temp 0 -n 100 --schema "$work/schema.json"
+is "--schema: a chat's answer fits" "$(jq -c keys "$work/out")" '["age","name"]'
+succeeds "--schema: a batch" run --batch 3 -n 100 --seed 2 -p "$prompt" --json --schema "$work/schema.json"
+is "--schema: a batch's answers fit" "$(jq -r '.answers[].text' "$work/out" | jq -cs '[.[] | keys] | unique')" '[["age","name"]]'
+succeeds "--schema any" run --seed 1 -n 40 -p "$prompt" --schema any
+matches "--schema any: an object" "$work/out" '^ ?\{'
+printf '{"not": {}}' >"$work/bad.json"
+refuses "--schema: a keyword" 2 '.*bad.json: schema: not: not supported$' run -p a --schema "$work/bad.json"
+refuses "--schema: no file" 2 '.*missing.json: No such file or directory$' run -p a --schema "$work/missing.json"
+refuses "--schema: no JSON" 2 '.*schema: not JSON: .*' chat -p a --schema <(echo '{') --single-turn
 finish

@@ -22,7 +22,7 @@ in_one llama-linear-sharded $goldens/llama-linear-sharded "22 5" --act bf16 --kv
 FUSEBOX_EMULATE_SMS=60 in_one "more blocks than rows" $goldens/llama-linear-sharded "22 5" --act bf16 --kv bf16 --prompt 3 --gen 2
 holds "a model of several pieces a row" python3 -B bench/make_checkpoint.py "$work/wide" --shape wide
 in_one "several pieces a row" "$work/wide" "8 5" --act f16 --prompt 3 --gen 2
-for type in q4_0 q8_0; do
+for type in q4_0 q8_0 q4_k_m; do
     fusebox quantize "$work/wide" "$work/wide-$type.gguf" --type $type
     in_one "several pieces a row, $type" "$work/wide-$type.gguf" "8 5" --act f16 --prompt 3 --gen 2
 done
@@ -31,8 +31,9 @@ holds "a model with heads of 80" python3 -B bench/make_checkpoint.py "$work/head
 in_one "heads of 80" "$work/heads" "12 5" --act f16 --prompt 26 --gen 3
 holds "a model with a long context" python3 -B bench/make_checkpoint.py "$work/tiny" --shape tiny
 in_one "two splits of a context" "$work/tiny" "12 5" --act f16 --prompt 127 --gen 4
-fusebox quantize models/storyteller "$work/storyteller.gguf" --type q4_0
-in_one "several layers, q4_0" "$work/storyteller.gguf" "36 5" --act f16 --prompt 3 --gen 2
+# A mix: its types change from layer to layer, and within q, k and v.
+fusebox quantize models/storyteller "$work/storyteller.gguf" --type q4_k_m
+in_one "several layers, q4_k_m" "$work/storyteller.gguf" "36 5" --act f16 --prompt 3 --gen 2
 # What its kernel does not have is launched: other types, an older device, less shared memory.
 in_one "f32 weights" $goldens/neox-old-nobias "16 16" --act f16 --prompt 3 --gen 2
 FUSEBOX_EMULATE_MAJOR=8 in_one "sm_80" $goldens/neox-serial "22 22" --act f16 --prompt 3 --gen 2

@@ -162,6 +162,61 @@ static void groups(void **state) {
         }
 }
 
+/* The projection of v: its op, and which segment it is. */
+static const fb_op *find_v(const fb_program *p, int *segment) {
+    for (int32_t i = 0; i < p->op_count[FB_BODY]; i++)
+        for (int s = 0; s < FB_MAX_SEGMENTS; s++) {
+            const fb_op *op = &p->ops[FB_BODY][i];
+            int32_t slot = op->weights[4 * s];
+            if (slot == FB_NONE || !strstr(p->slots[slot].name, "v_proj")) continue;
+            *segment = s;
+            return op;
+        }
+    fail_msg("no v");
+    return NULL;
+}
+
+/* Where layers differ, an op has both inputs, and keeps them in a group; quantising in the projection needs
+ * one. Where v is floats in all layers, it is so in the group, too. */
+static void floats_in_some_layers(void **state) {
+    (void)state;
+    static const struct {
+        uint32_t layers; /* in which v is floats */
+        uint32_t fuses;
+        fb_dot dot;
+        bool both;
+    } rows[] = {{1 << 1, 0, FB_DOT_GIVEN, true},
+                {1 << 1, BIT(QKV), FB_DOT_GIVEN, true},
+                {1 << 1, BIT(QUANT_GEMM), FB_DOT_QUANTIZE, false},
+                {1 << 1, BIT(QUANT_GEMM) | BIT(QKV) | BIT(NORM_LINEAR), FB_DOT_QUANTIZE, false},
+                {7, 0, FB_DOT_FLOAT, false},
+                {7, BIT(QKV), FB_DOT_FLOAT, false},
+                {7, BIT(QUANT_GEMM) | BIT(QKV) | BIT(NORM_LINEAR), FB_DOT_FLOAT, false}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        fb_model *m = open_quantised("llama-mha");
+        for (int64_t k = 0; k < m->spec->program.slot_count * 3; k++)
+            if (strstr(m->spec->program.slots[k / 3].name, "v_proj") && (rows[i].layers >> k % 3 & 1))
+                m->weights[k].dtype = FB_F16;
+        fb_model_note_dtypes(m);
+        fb_plan *plan = plan_of(m, rows[i].fuses, false, false);
+        int s = 0;
+        const fb_op *op = find_v(&plan->program, &s);
+        assert_int_equal(plan->applied, rows[i].fuses);
+        assert_int_equal(op->attr.segment[s].dot, rows[i].dot);
+        assert_int_equal(op->in[FB_UNQUANTIZED + s] != FB_NONE, rows[i].both);
+        if (rows[i].both)
+            assert_int_equal(behind(&plan->program, FB_BODY, op, s)->in[0], op->in[FB_UNQUANTIZED + s]);
+        if (rows[i].fuses & BIT(QKV)) { /* q has no layer of floats */
+            assert_int_equal(op->attr.segments, 3);
+            assert_int_equal(op->attr.segment[0].dot,
+                             rows[i].fuses & BIT(QUANT_GEMM) ? FB_DOT_QUANTIZE : FB_DOT_GIVEN);
+            assert_int_equal(op->in[FB_UNQUANTIZED], FB_NONE);
+        }
+        free(plan);
+        fb_model_free(m);
+    }
+}
+
 /* With floats the plan is the one of float weights: nothing is quantised, and no op differs. */
 static void float_dot(void **state) {
     (void)state;
@@ -294,8 +349,8 @@ static void barriers(void **state) {
     }
 }
 
-/* A slot that some layers have packed and others not is multiplied with floats in all of them. */
-static void packed_in_some_layers(void **state) {
+/* All four matrices of a layer, where one of three layers has them as floats. */
+static void quantised_in_some_layers(void **state) {
     (void)state;
     fb_model *m;
     fb_error err;
@@ -307,9 +362,16 @@ static void packed_in_some_layers(void **state) {
     fb_model_note_dtypes(m);
     fb_plan *plan = plan_of(m, 0, false, false);
     p = &plan->program;
-    assert_int_equal(toy_count(p, FB_BODY, FB_OP_QUANTIZE), 0);
-    assert_int_equal(segments_with(p, FB_BODY, FB_DOT_FLOAT), 4);
+    assert_int_equal(toy_count(p, FB_BODY, FB_OP_QUANTIZE), 4);
     assert_int_equal(toy_count(p, FB_EPILOGUE, FB_OP_QUANTIZE), 1);
+    for (int s = FB_BODY; s <= FB_EPILOGUE; s++)
+        for (int32_t i = 0; i < p->op_count[s]; i++) {
+            const fb_op *op = &p->ops[s][i];
+            if (op->kind != FB_OP_LINEAR) continue;
+            assert_int_equal(op->attr.segment[0].dot, FB_DOT_GIVEN);
+            assert_int_equal(op->in[FB_UNQUANTIZED],
+                             s == FB_BODY ? behind(p, FB_BODY, op, 0)->in[0] : FB_NONE);
+        }
     free(plan);
     fb_model_free(m);
 }
@@ -324,10 +386,10 @@ static void why_not(void **state) {
         fb_fuse_why_not(p, FB_FUSE_QUANT_GEMM, &(fb_plan_options){.greedy = false, .float_dot = false}));
     assert_non_null(
         strstr(fb_fuse_why_not(p, FB_FUSE_QUANT_GEMM, &(fb_plan_options){.greedy = false, .float_dot = true}),
-               "no weights of Q8_0"));
+               "no quantised weights"));
     assert_non_null(strstr(fb_fuse_why_not(&floats->spec->program, FB_FUSE_QUANT_GEMM,
                                            &(fb_plan_options){.greedy = false, .float_dot = false}),
-                           "no weights of Q8_0"));
+                           "no quantised weights"));
     /* What the norm lacks is not a projection. */
     assert_non_null(strstr(
         fb_fuse_why_not(p, FB_FUSE_NORM_LINEAR, &(fb_plan_options){.greedy = false, .float_dot = false}),
@@ -353,11 +415,12 @@ int main(void) {
         cmocka_unit_test(quant_gemm),
         cmocka_unit_test(norm_linear_after_quant_gemm),
         cmocka_unit_test(groups),
+        cmocka_unit_test(floats_in_some_layers),
         cmocka_unit_test(float_dot),
         cmocka_unit_test(barriers),
         cmocka_unit_test(joined_ops_keep_apart),
         cmocka_unit_test(uneven_heads),
-        cmocka_unit_test(packed_in_some_layers),
+        cmocka_unit_test(quantised_in_some_layers),
         cmocka_unit_test(why_not),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

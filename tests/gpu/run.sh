@@ -2,13 +2,14 @@
 # Everything that needs a GPU, in one command. Usage: tests/gpu/run.sh [STAGE...]   (all of them, in this order)
 #
 #     build      make, unless programs are given (below)
-#     kernels    every kernel against the reference, fused ones against plain ones; sessions in several threads
+#     kernels    every kernel against the reference, fused ones against plain ones; sessions in several threads; a scheduler whose plan changes
 #     ops        single ops on a caller's memory and stream, against the reference; captured in graphs
 #     python     python/tests/torch on the GPU; what runs on the CPU alone, make test-python runs
 #     goldens    the reference answers with the planner's fuses, in three activation types
 #     proofs     each fuse against the plain program
 #     step       the layers of a step in one kernel: the bits of the same ops, launched one by one
 #     batch      random mixtures of requests: every answer has the bits that it has alone; the first token after a cached prompt
+#     draft      texts with guesses (n-grams, smaller weights, a smaller model, a script) have the bits of one by one
 #     streams    the goldens of streams, decoded under a graph; fuses on a ring; 100,000 tokens
 #     agree      CPU and GPU layer by layer on every golden, plain and with all fuses
 #     twice      two runs give the same bytes
@@ -16,6 +17,7 @@
 #     racecheck  compute-sanitizer: races in shared memory, on fewer cases
 #     hf         a Pythia-2.8B-shaped model against Hugging Face in float32 and float16
 #     bench      bench/gpu.py
+#     draft-bench  bench/draft_gpu.py: steps of 2 to 8 rows over one of 1 row; acceptance by a script against its prediction
 #     torch-bench  bench/torch_decode.py and the scripts of examples/python, each of which checks before it times
 #
 # Where the C libraries to build with are missing, give programs that were built elsewhere:
@@ -79,6 +81,12 @@ batch_line() { # batch_line MODEL OPTION...
     shift
     one_program "batch-$(basename "$model")-$(echo "$*" | tr -d ' ')" "$FUSEBOX" verify "$model" --batch --backend cuda "$@"
 }
+draft_line() { # draft_line MODEL SOURCE ACT SEED OPTION...
+    local model=$1 source=$2 act=$3 seed=$4
+    shift 4
+    one_program "draft-$(basename "$model")-$(basename "$source")-$act${*:+-}$(echo "$*" | tr -d ' /')" "$FUSEBOX" verify "$model" --draft "$source" \
+        --backend cuda --act "$act" --seed "$seed" "$@"
+}
 step_line() { # step_line MODEL LAUNCHES OPTION...: of a step; compute-sanitizer in $WRAPPER
     local model=$1 launches=$2 name
     shift 2
@@ -115,7 +123,7 @@ one_script() { # one_script FILE ARGUMENT...
     one_program "$name" python3 -B "$@"
 }
 export goldens
-export -f step_line one_program one_kernel one_golden golden_line proof_line stream_line batch_line model_of one_pytest
+export -f step_line draft_line one_program one_kernel one_golden golden_line proof_line stream_line batch_line model_of one_pytest
 
 families="fused linear attention norm rope embed activation quantize elementwise experts experts_many rows blocks candidates"
 
@@ -132,7 +140,7 @@ stage_build() {
 stage_kernels() {
     export PREFIX=kernel- WRAPPER= FUSEBOX_KERNELS_EVERY=${FUSEBOX_KERNELS_EVERY:-2}
     ls "$TESTS"/backend/cuda/test_linear >/dev/null || return 1
-    printf '%s\n' $families threads | all one_kernel
+    printf '%s\n' $families threads replan prefix | all one_kernel
 }
 stage_ops() {
     local op status=0
@@ -225,6 +233,40 @@ stage_batch() {
         echo "models/storyteller --act f16 --rounds 2 --fuse all,-graph"
     } | all batch_line
 }
+stage_draft() {
+    local work=$OUT/draft case act source seed=1 layers
+    mkdir -p "$work"
+    for type in q8_0 q4_0; do "$FUSEBOX" quantize models/storyteller "$work/$type.gguf" --type $type --force >/dev/null || return 1; done
+    {
+        for case in $cases; do
+            [ -f "$(model_of "$case")/config.json" ] || continue
+            layers=$(python3 -c 'import json, sys; c = json.load(open(sys.argv[1])); print(c.get("num_hidden_layers", c.get("n_layer")) - 1)' "$(model_of "$case")/config.json")
+            rm -rf "$work/$case"
+            python3 -B tests/support/fewer_layers.py "$(model_of "$case")" "$work/$case" "$layers" || return 1
+            for act in f32 f16 bf16; do
+                for source in ngram q4 scripted "$work/$case"; do
+                    # Rows that are no whole blocks cannot become smaller.
+                    case $source-$case in q4-gpt2-inner | q4-llama-llama3-bias | q4-neox-old-nobias) continue ;; esac
+                    echo "$(model_of "$case") $source $act $((seed++)) --golden $goldens/$case/golden.safetensors"
+                done
+            done
+            echo "$(model_of "$case") scripted f16 $((seed++)) --fuse all,-graph"
+            echo "$(model_of "$case") scripted f16 $((seed++)) --fuse all"
+        done
+        for act in f32 f16 bf16; do
+            for type in q8_0 q4_0; do
+                for source in ngram q4 scripted; do [ $source-$type = q4-q4_0 ] || echo "$work/$type.gguf $source $act $((seed++))"; done
+            done
+        done
+        echo "models/storyteller q4 f16 $((seed++)) --gen 200 --rounds 10"
+        echo "models/storyteller scripted f16 $((seed++)) --exact"
+    } | all draft_line
+}
+# The promises of speed: verification of 2 to 8 rows over 1 row, and scripted acceptance against the prediction.
+stage_draft-bench() {
+    [ -f bench/draft_gpu.py ] || { echo "bench/draft_gpu.py is not here"; return 77; }
+    python3 -B bench/draft_gpu.py --fusebox "$FUSEBOX" --out "$OUT/draft-bench" ${DRAFT_ARGS:-}
+}
 stage_agree() { python3 tests/gpu/agree.py --fusebox "$FUSEBOX" --only "$(echo $cases | tr ' ' ,)"; }
 stage_twice() {
     local i act
@@ -287,11 +329,11 @@ stage_torch-bench() {
 budget() { echo $(($(seconds_of "$1") * ${SLOW:-1})); }
 seconds_of() {
     case $1 in
-    build) echo 420 ;; kernels) echo 150 ;; ops) echo 20 ;; python) echo 200 ;; goldens) echo 40 ;; proofs) echo 120 ;; step) echo 40 ;; streams) echo 120 ;; batch) echo 150 ;; agree) echo 30 ;; twice) echo 60 ;;
+    build) echo 420 ;; kernels) echo 150 ;; ops) echo 20 ;; python) echo 200 ;; goldens) echo 40 ;; proofs) echo 120 ;; step) echo 40 ;; streams) echo 120 ;; batch) echo 150 ;; draft) echo 300 ;; draft-bench) echo 180 ;; agree) echo 30 ;; twice) echo 60 ;;
     memcheck) echo 60 ;; racecheck) echo 60 ;; hf) echo 80 ;; bench) echo 170 ;; torch-bench) echo 400 ;;
     esac
 }
-stages="build kernels ops python goldens proofs step batch streams agree twice memcheck racecheck hf bench torch-bench"
+stages="build kernels ops python goldens proofs step batch draft streams agree twice memcheck racecheck hf bench draft-bench torch-bench"
 for stage in "$@"; do
     case " $stages " in *" $stage "*) ;; *) echo "tests/gpu/run.sh: unknown stage: $stage ($stages)" >&2; exit 2 ;; esac
 done

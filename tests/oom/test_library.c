@@ -263,8 +263,34 @@ static fb_status submit_to(fb_scheduler *scheduler, int64_t prompt, heard *to, f
     return fb_scheduler_submit(scheduler, &o, NULL, err);
 }
 
+static bool next_has(fb_scheduler *scheduler, const char *fuse) {
+    fb_fuse_state state;
+    for (int i = 0; fb_scheduler_fuse_state(scheduler, i, &state); i++)
+        if (strcmp(state.name, fuse) == 0) return state.next;
+    fail_msg("no fuse %s", fuse);
+    return false;
+}
+
+/* Another plan, a step with clocks, and what they say. A plan that cannot be made changes nothing. */
+static fb_status replan(fb_scheduler *scheduler, bool on, fb_error *err) {
+    fb_timeline *timeline;
+    char *text;
+    bool before = next_has(scheduler, "qkv_up");
+    fb_status status = fb_scheduler_fuse(scheduler, on ? "all" : "all,-qkv_up", err);
+    assert_int_equal(next_has(scheduler, "qkv_up"), status == FB_OK ? on : before);
+    FB_TRY(status);
+    FB_TRY(fb_scheduler_profile(scheduler, 1, err));
+    FB_TRY(fb_scheduler_timeline(scheduler, &timeline, err));
+    fb_timeline_free(timeline);
+    FB_TRY(fb_scheduler_fuse_text(scheduler, &text, err));
+    fb_free(text);
+    FB_TRY(fb_scheduler_plan_text(scheduler, &text, err));
+    fb_free(text);
+    return FB_OK;
+}
+
 /* Every request that was taken ends, with all its tokens or with a message. */
-static fb_status answer_two(fb_scheduler *scheduler, fb_error *err) {
+static fb_status answer_two(fb_scheduler *scheduler, bool replans, fb_error *err) {
     static int32_t wanted[2][TOKENS];
     static bool known;
     heard to[2] = {{.ends = 0}};
@@ -275,7 +301,12 @@ static fb_status answer_two(fb_scheduler *scheduler, fb_error *err) {
         taken[i] = submitted == FB_OK;
         if (!taken[i]) status = submitted;
     }
-    for (bool busy = true; busy;) {
+    int64_t steps = 0;
+    for (bool busy = true; busy; steps++) {
+        if (replans) {
+            fb_status replanned = replan(scheduler, steps % 3 == 2, err);
+            if (replanned != FB_OK) status = replanned;
+        }
         fb_status step = fb_scheduler_step(scheduler, &busy, err);
         if (step != FB_OK) status = step;
     }
@@ -299,9 +330,57 @@ static fb_status try_scheduler(stage *s, fb_error *err) {
     fb_scheduler *scheduler;
     fb_error ignored;
     FB_TRY(fb_scheduler_create(s->model, &s->options, NULL, &scheduler, err));
-    fb_status status = answer_two(scheduler, err);
-    if (status != FB_OK) assert_ok(answer_two(scheduler, &ignored), &ignored);
+    fb_status status = answer_two(scheduler, false, err);
+    if (status != FB_OK) assert_ok(answer_two(scheduler, false, &ignored), &ignored);
     fb_scheduler_free(scheduler);
+    return status;
+}
+
+static fb_status try_replan(stage *s, fb_error *err) {
+    fb_scheduler *scheduler;
+    fb_error ignored;
+    FB_TRY(fb_scheduler_create(s->model, &s->options, NULL, &scheduler, err));
+    fb_status status = answer_two(scheduler, true, err);
+    if (status != FB_OK) assert_ok(answer_two(scheduler, true, &ignored), &ignored);
+    fb_scheduler_free(scheduler);
+    return status;
+}
+
+/* The vocabulary as a tree, the schema, and an answer of it; without memory for a mask the tokens are the
+ * same. */
+static fb_status answer_by(stage *s, const fb_schema *schema, int32_t chosen[TOKENS], fb_error *err) {
+    fb_sampler_options options;
+    fb_sampler *sampler;
+    fb_sampler_options_default(&options);
+    options.schema = schema;
+    options.seed = 3;
+    options.top_k = 0;
+    FB_TRY(fb_sampler_create(&options, s->vocab, &sampler, err));
+    fb_status status = FB_OK;
+    for (int i = 0; i < TOKENS && status == FB_OK && !fb_sampler_ended(sampler); i++)
+        status = fb_sampler_next(sampler, s->logits, &chosen[i], err);
+    fb_sampler_free(sampler);
+    return status;
+}
+
+static fb_status try_schema(stage *s, fb_error *err) {
+    static const char text[] =
+        "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"maxLength\":9},"
+        "\"b\":{\"pattern\":\"^[a-c]+$\"},\"c\":{\"items\":{\"enum\":[1,\"x\"]},\"maxItems\":3}},"
+        "\"additionalProperties\":{\"type\":\"integer\",\"minimum\":3}}";
+    static int32_t wanted[TOKENS];
+    static bool known;
+    int32_t chosen[TOKENS] = {0};
+    fb_model *model;
+    fb_schema *schema = NULL;
+    FB_TRY(fb_model_open(s->path, &model, err));
+    fb_status status = fb_schema_create(model, text, sizeof text - 1, &schema, err);
+    fb_model_free(model); /* the schema keeps what it needs */
+    if (status == FB_OK) status = answer_by(s, schema, chosen, err);
+    fb_schema_free(schema);
+    if (status == FB_OK && known) assert_memory_equal(chosen, wanted, sizeof wanted);
+    if (status == FB_OK) memcpy(wanted, chosen, sizeof wanted);
+    known = known || status == FB_OK;
     return status;
 }
 
@@ -340,6 +419,31 @@ static void survives(void **state) {
     }
     assert_true(all > 0 && failed > 0);
     print_message("# %lld allocations, %lld of them needed\n", (long long)all, (long long)failed);
+}
+
+/* A plan that has been replaced is freed. */
+static void plans_are_freed(void **state) {
+    (void)state;
+    stage *s = stages;
+    fb_scheduler *scheduler;
+    fb_scheduler_options options;
+    fb_scheduler_stats stats;
+    fb_error err;
+    bool busy;
+    int64_t before = 0, without = count_live();
+    fb_scheduler_options_default(&options);
+    options.sequences = 5; /* no plan is shared with what ran before */
+    assert_ok(fb_scheduler_create(s->model, &s->options, &options, &scheduler, &err), &err);
+    for (int i = 0; i < 201; i++) {
+        assert_ok(replan(scheduler, i % 2, &err), &err);
+        assert_ok(fb_scheduler_step(scheduler, &busy, &err), &err);
+        if (i == 0) before = count_live();
+    }
+    fb_scheduler_get_stats(scheduler, &stats);
+    assert_int_equal(stats.plan_changes, 201);
+    check_leaks(before);
+    fb_scheduler_free(scheduler);
+    check_leaks(without); /* another user of a plan would keep it */
 }
 
 static float *copy_logits(fb_session *session, int64_t *vocab) {
@@ -397,9 +501,13 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        ATTEMPT(try_model),  ATTEMPT(try_gguf),          ATTEMPT(try_shards),    ATTEMPT(try_session),
-        ATTEMPT(try_fork),   ATTEMPT(try_first_session), ATTEMPT(try_text),      ATTEMPT(try_quantize),
-        ATTEMPT(try_greedy), ATTEMPT(try_chat),          ATTEMPT(try_scheduler),
+        ATTEMPT(try_model),     ATTEMPT(try_gguf),
+        ATTEMPT(try_shards),    ATTEMPT(try_session),
+        ATTEMPT(try_fork),      ATTEMPT(try_first_session),
+        ATTEMPT(try_text),      ATTEMPT(try_quantize),
+        ATTEMPT(try_greedy),    ATTEMPT(try_chat),
+        ATTEMPT(try_scheduler), ATTEMPT(try_replan),
+        ATTEMPT(try_schema),    cmocka_unit_test(plans_are_freed),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

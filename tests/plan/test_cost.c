@@ -162,6 +162,41 @@ static void counts_quantised(void **state) {
     close_case(&o);
 }
 
+/* The projection qkv is floats in one of three layers: an op's cost is the mean, and each layer has its own.
+ */
+static void counts_layers(void **state) {
+    (void)state;
+    const int64_t bias = 192 * 4, q8 = 192 * 64 / 32 * 34 + bias, f16 = 192 * 64 * 2 + bias;
+    for (int within = 0; within < 2; within++) { /* quantised before, or by the projection */
+        opened o = open_path("tests/data/gguf/neox-parallel-q8_0.gguf", 0, false);
+        fb_plan_options options = {.fuses = within ? FB_FUSE_BIT(FB_FUSE_QUANT_GEMM) : 0, .greedy = true};
+        fb_program *p = &o.plan->program;
+        fb_error err;
+        int32_t qkv = 0;
+        while (p->ops[FB_BODY][qkv].kind != FB_OP_LINEAR) qkv++;
+        o.model->weights[p->ops[FB_BODY][qkv].weights[0] * p->layers + 1].dtype = FB_F16;
+        fb_model_note_dtypes(o.model);
+        assert_ok(fb_plan_make(&o.model->spec->program, &options, o.plan, &err), &err);
+        for (qkv = 0; p->ops[FB_BODY][qkv].kind != FB_OP_LINEAR;) qkv++;
+        const int64_t prepared = within ? 4 * 64 : 0, blocks = within ? 64 * 4 : 80;
+        for (int64_t layer = 0; layer < 3; layer++) {
+            fb_cost c = fb_cost_in(&o.bound, FB_BODY, qkv, layer, &step);
+            bool floats = layer == 1;
+            assert_cost(c, floats ? f16 : q8, floats ? 64 * 4 : blocks, 192 * 4, 0,
+                        2 * 192 * 64 + 192 + (floats ? 0 : prepared));
+            assert_work(c, floats ? FB_TERM_ONE_F16 : FB_TERM_ONE_Q8_0, 96, 96 * 64);
+            assert_work(c, floats ? FB_TERM_ONE_Q8_0 : FB_TERM_ONE_F16, 0, 0);
+            assert_work(c, FB_TERM_DECODED, 0, 0);
+        }
+        fb_cost mean = fb_cost_of(&o.bound, FB_BODY, qkv, &step);
+        assert_int_equal(mean.weight_bytes, (2 * q8 + f16) / 3);
+        assert_int_equal(mean.act_read, (2 * blocks + 64 * 4 + 1) / 3);
+        assert_work(mean, FB_TERM_ONE_Q8_0, 64, 64 * 64);
+        assert_work(mean, FB_TERM_ONE_F16, 32, 32 * 64);
+        close_case(&o);
+    }
+}
+
 /* Segments of one input prepare it once, unless one quantises it and the other one does not. */
 static void counts_an_input_once(void **state) {
     (void)state;
@@ -206,6 +241,7 @@ int main(void) {
         cmocka_unit_test(counts_llama),
         cmocka_unit_test(counts_gpt2_in_prefill),
         cmocka_unit_test(counts_quantised),
+        cmocka_unit_test(counts_layers),
         cmocka_unit_test(counts_an_input_once),
         cmocka_unit_test(counts_fused),
         cmocka_unit_test(counts_the_cache),

@@ -58,6 +58,9 @@ static void launches(void **state) {
     assert_true(total(model, FB_FUSE_ALL & ~GRAPH, &m, &step, price) == FUSED_OPS * 5 + 100);
     assert_true(total(model, FB_FUSE_ALL, &m, &step, price) == FUSED_OPS * 3 + 50);
     assert_int_equal(price->layer_barriers, 4);
+    /* So is a step that checks guesses: all its rows have logits. */
+    const fb_shape checks = {5, 9, 5, 1, FB_F32, FB_F32};
+    assert_true(total(model, GRAPH, &m, &checks, price) == PLAIN_OPS * 3 + 50);
     /* The host keeps ahead: launches cost nothing. */
     m.launch = 1;
     assert_true(total(model, 0, &m, &step, price) == PLAIN_OPS * 3 + 100);
@@ -138,8 +141,8 @@ static void folded_quantising(void **state) {
     fb_model_free(model);
 }
 
-/* What has no kernel of its own lies on the device as float16. */
-static void decoded_weights(void **state) {
+/* Quantised weights of every type are read as they lie in the file. */
+static void quantised_weights(void **state) {
     (void)state;
     fb_model *model = fbt_golden_open("neox-parallel");
     const fb_program *p = &model->spec->program;
@@ -153,7 +156,7 @@ static void decoded_weights(void **state) {
     weights[qkv->weights[0] * p->layers].dtype = FB_Q4_K;
     fb_machine m = free_gpu();
     fb_price_program(&(fb_bound){p, weights}, &m, &step, price);
-    assert_int_equal(price->op[FB_BODY][1].cost.weight_bytes, (192 * 64 + 192) * 2);
+    assert_int_equal(price->op[FB_BODY][1].cost.weight_bytes, (192 * 64 / 256 * 144 + 192 * 2));
     free(weights);
     free(price);
     fb_model_free(model);
@@ -220,10 +223,10 @@ static void keeps_and_finds(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(launches),         cmocka_unit_test(bytes_flops_and_logits),
-        cmocka_unit_test(folded_norms),     cmocka_unit_test(folded_quantising),
-        cmocka_unit_test(decoded_weights),  cmocka_unit_test(an_assumed_gpu_keeps_all),
-        cmocka_unit_test(chooses_by_price), cmocka_unit_test(keeps_and_finds),
+        cmocka_unit_test(launches),          cmocka_unit_test(bytes_flops_and_logits),
+        cmocka_unit_test(folded_norms),      cmocka_unit_test(folded_quantising),
+        cmocka_unit_test(quantised_weights), cmocka_unit_test(an_assumed_gpu_keeps_all),
+        cmocka_unit_test(chooses_by_price),  cmocka_unit_test(keeps_and_finds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

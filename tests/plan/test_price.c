@@ -46,6 +46,37 @@ static void totals_add_up(void **state) {
     fb_model_free(model);
 }
 
+/* The price of qkv where the layers of `floats` have it as float16, the others as Q8_0. */
+static double qkv_price(uint32_t floats, const fb_machine *m) {
+    const fb_shape shape = {1, 9, 1, 2, FB_F32, FB_F32};
+    fb_model *model = fbt_model_open("tests/data/gguf/neox-parallel-q8_0.gguf");
+    const fb_program *p = &model->spec->program;
+    fb_price *price = malloc(sizeof *price);
+    int32_t qkv = 0;
+    assert_non_null(price);
+    while (p->ops[FB_BODY][qkv].kind != FB_OP_LINEAR) qkv++;
+    for (int64_t layer = 0; layer < p->layers; layer++)
+        if (floats >> layer & 1)
+            model->weights[p->ops[FB_BODY][qkv].weights[0] * p->layers + layer].dtype = FB_F16;
+    fb_model_note_dtypes(model);
+    total(model, FB_FUSE_BIT(FB_FUSE_QUANT_GEMM), m, &shape, price);
+    double seconds = price->op[FB_BODY][qkv].kernel;
+    free(price);
+    fb_model_free(model);
+    return seconds;
+}
+
+/* Layers are priced by themselves: one may wait for memory, and another one compute. */
+static void layers_have_their_own_price(void **state) {
+    (void)state;
+    fb_machine m = {.workers = 2, .overlap = 1};
+    for (int i = 0; i < FB_CURVE_POINTS; i++) m.bytes[i] = i + 1, m.bandwidth[i] = 1;
+    m.term[FB_TERM_ONE_Q8_0].units = 100;
+    double integers = qkv_price(0, &m), floats = qkv_price(7, &m), one = qkv_price(2, &m);
+    assert_true(integers > 2 * floats && floats > 0);
+    assert_true(fabs(one - (2 * integers + floats) / 3) < 1e-6 * one);
+}
+
 static uint32_t chosen(const fb_model *model, const fb_machine *m) {
     fb_plan_options options = {.fuses = FB_FUSE_ALL, .greedy = true};
     fb_shape shape = {1, 60, 1, m->workers, FB_F32, FB_F32};
@@ -120,7 +151,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(totals_add_up),     cmocka_unit_test(keeps_what_is_free),
         cmocka_unit_test(leaves_what_costs), cmocka_unit_test(keeps_the_bits),
-        cmocka_unit_test(choosing_is_cheap),
+        cmocka_unit_test(choosing_is_cheap), cmocka_unit_test(layers_have_their_own_price),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

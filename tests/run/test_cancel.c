@@ -196,9 +196,55 @@ static void every_isa_stops_soon(void **state) {
     fb_model_free(model);
 }
 
+/* ---- before a barrier inside an op: workers prepare quantised inputs together ---- */
+
+static void *cancel_at(void *arg) {
+    late *l = arg;
+    while (fb_now() < l->at) continue;
+    fb_session_cancel(l->session);
+    return NULL;
+}
+
+static void none_waits_for_a_cancelled_worker(void **state) {
+    (void)state;
+    enum { TOKENS = 64, ROUNDS = 60 };
+    fb_model *model = fbt_model_open("tests/data/gguf/neox-parallel-q8_0.gguf");
+    fb_session_options options;
+    fb_error err;
+    late l = {0};
+    int32_t ids[TOKENS], stopped = 0;
+    for (int i = 0; i < TOKENS; i++) ids[i] = i * 7 % 300;
+    fb_session_options_default(&options);
+    options.backend = "cpu";
+    options.fuse = "all";
+    options.threads = 3;
+    assert_ok(fb_session_create(model, &options, &l.session, &err), &err);
+    double took = fb_now();
+    assert_ok(fb_session_prefill(l.session, ids, TOKENS, &err), &err);
+    took = fb_now() - took;
+    int32_t best = best_of(l.session);
+    for (int round = 0; round < ROUNDS; round++) {
+        pthread_t thread;
+        fb_session_reset(l.session);
+        l.at = fb_now() + took * round / ROUNDS;
+        assert_int_equal(pthread_create(&thread, NULL, cancel_at, &l), 0);
+        fb_status status = fb_session_prefill(l.session, ids, TOKENS, &err);
+        pthread_join(thread, NULL);
+        if (status != FB_OK) assert_refused(status, FB_ERROR_STOPPED, &err, "cancelled");
+        stopped += status != FB_OK;
+    }
+    assert_true(stopped > 0);
+    fb_session_reset(l.session);
+    assert_ok(fb_session_prefill(l.session, ids, TOKENS, &err), &err);
+    assert_int_equal(best_of(l.session), best);
+    fb_session_free(l.session);
+    fb_model_free(model);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(prefill_keeps_its_chunks), cmocka_unit_test(next_call_is_stopped_once),
-        cmocka_unit_test(another_thread_may_cancel), cmocka_unit_test(every_isa_stops_soon)};
+        cmocka_unit_test(another_thread_may_cancel), cmocka_unit_test(none_waits_for_a_cancelled_worker),
+        cmocka_unit_test(every_isa_stops_soon)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

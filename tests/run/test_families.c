@@ -138,18 +138,21 @@ static void sessions(void **state) {
 /* Layers with a window hold less, and what the others forget can be trimmed no further than they remember. */
 static void windows(void **state) {
     (void)state;
-    float *logits = calloc(TOKENS * VOCAB, sizeof *logits);
-    fb_model *model = fbt_golden_open("gemma3"), *plain = fbt_golden_open("qwen3");
+    const int64_t context = 1024, tokens = 300; /* more than a ring of the shortest windows holds */
+    float *logits = calloc((size_t)tokens * VOCAB, sizeof *logits);
+    fb_model *model = fbt_golden_stretched("gemma3", context),
+             *plain = fbt_golden_stretched("qwen3", context);
     fb_session *session = start(model, 4, FB_CACHE_DENSE, 0), *dense = start(plain, 4, FB_CACHE_DENSE, 0);
     fb_cache_info cache, all;
     fb_error err;
-    feed(session, TOKENS, 4, logits);
+    feed(session, tokens, 4, logits);
     fb_session_get_cache(session, &cache);
     fb_session_get_cache(dense, &all);
     assert_int_equal(cache.kind, FB_CACHE_DENSE);
     assert_true(cache.bytes / 6 < all.bytes / 4); /* of a layer; both have two KV heads of 24 elements */
-    assert_int_equal(cache.trimmable, 4);
-    assert_refused(fb_session_trim(session, TOKENS - 5, &err), FB_ERROR_USAGE, &err, "trim|35|36");
+    /* A window of 6 tokens and steps of 4 have a ring of 256 slots; 5 of them are before the next token. */
+    assert_int_equal(cache.trimmable, 251);
+    assert_refused(fb_session_trim(session, 48, &err), FB_ERROR_USAGE, &err, "trim|48|49");
     fb_session_free(session);
     fb_session_free(dense);
     /* A cache that forgets, over layers that forget sooner. */

@@ -14,12 +14,14 @@ typedef struct result {
     double seconds, longest, at_end; /* at_end: of a step, in the last quarter; all over the time without */
 } result;
 
-static fb_pace pace_of(double stretch) {
+static fb_pace pace_by_layer(double stretch, int64_t layers) {
     fb_pace p;
     fb_error err;
-    assert_ok(fb_pace_open(4, 512, stretch, &p, &err), &err);
+    assert_ok(fb_pace_open(4, 512, stretch, layers, &p, &err), &err);
     return p;
 }
+
+static fb_pace pace_of(double stretch) { return pace_by_layer(stretch, 1); }
 
 /* Reads a prompt. Of `noise` steps one takes 50 times as long; 0: none. */
 static result read_prompt(fb_pace *p, machine_fn machine, int64_t count, int64_t noise) {
@@ -111,6 +113,39 @@ static void a_long_prompt_does_not_starve(void **state) {
     fb_pace_close(&p);
 }
 
+/* Eight rows take 8 + 13 at position 7000. A step takes them through some of twelve layers. */
+static void a_long_prompt_is_read_layer_by_layer(void **state) {
+    (void)state;
+    enum { LAYERS = 12, COUNT = 8000 };
+    fb_pace p = pace_by_layer(1.8, LAYERS);
+    int64_t steps = 0, late = 0;
+    double longest = 0, sum = 0;
+    for (int64_t read = 0, layer = 0, rows = 0; read < COUNT; steps++) {
+        int64_t most = fb_pace_rows(&p, 1), through = 0;
+        if (!layer) rows = most;
+        if (most) through = fb_pace_layers(&p, 1, rows);
+        assert_true(!most || through == LAYERS || rows == FB_PACE_HELD);
+        if (through > LAYERS - layer) through = LAYERS - layer;
+        double part = (double)through / LAYERS, over = (attention(rows, read) / 8 - 1) * part + 1;
+        if (over > longest) longest = over;
+        if (read > COUNT / 2 && most) sum += over, late++;
+        fb_pace_learn(&p, 1, part * (double)rows, 8 * over);
+        layer = (layer + through) % LAYERS;
+        if (through && !layer) read += rows;
+    }
+    assert_true(longest < 2);
+    assert_true(sum / (double)late > 1.5);
+    assert_true(steps < COUNT / FB_PACE_HELD * 4);
+    /* Without a limit, and with nobody who waits, all at once. */
+    assert_int_equal(fb_pace_layers(&p, 0, 512), LAYERS);
+    fb_pace_close(&p);
+    p = pace_by_layer(1, LAYERS);
+    fb_pace_learn(&p, 1, 0, 8);
+    fb_pace_learn(&p, 1, 8, 16);
+    assert_int_equal(fb_pace_layers(&p, 1, 8), 1);
+    fb_pace_close(&p);
+}
+
 /* A GPU, where a prompt's rows read all weights once more. */
 static double products(int64_t rows, int64_t position) {
     (void)position;
@@ -155,6 +190,7 @@ int main(void) {
         cmocka_unit_test(a_slow_step_is_not_believed),
         cmocka_unit_test(rows_are_added_step_by_step),
         cmocka_unit_test(a_long_prompt_does_not_starve),
+        cmocka_unit_test(a_long_prompt_is_read_layer_by_layer),
         cmocka_unit_test(rows_that_cost_nothing_are_taken),
         cmocka_unit_test(no_limit),
     };

@@ -313,11 +313,11 @@ typedef struct canceller {
     uint64_t id;
 } canceller;
 
-/* However little longer a step may get, a prompt is read by four rows a step or more. A few steps in between
- * have none, to time them. */
+/* However little longer a step may get, it takes eight rows of a prompt through a layer or more. A few steps
+ * in between have none, to time them. */
 static void a_prompt_goes_on_while_others_decode(void **state) {
     (void)state;
-    enum { LONG = 400, GEN = 200 };
+    enum { LONG = 203, GEN = 300, LAYERS = 8, ROWS = 8 };
     fb_scheduler_options options;
     fb_scheduler_options_default(&options);
     options.stretch = 1;
@@ -336,7 +336,10 @@ static void a_prompt_goes_on_while_others_decode(void **state) {
     submit(s, &b);
     while (late.count < 1) assert_ok(fb_scheduler_step(s, &busy, &err), &err);
     fb_scheduler_get_stats(s, &after);
-    assert_in_range(after.steps - before.steps, 2, LONG / 4 + 8);
+    int64_t most = (LONG + ROWS - 1) / ROWS * LAYERS;
+    assert_in_range(after.steps - before.steps, most, most + 10);
+    assert_int_equal(after.held_steps, most);
+    assert_int_equal(after.rows - before.rows, after.steps - before.steps + LONG);
     assert_int_equal(stream.count - 3,
                      after.steps - before.steps); /* each of them had a token for the stream */
     run(s);
@@ -419,6 +422,93 @@ static void cancels(void **state) {
     other.ends = 0;
     other.count = 0;
     assert_ok(fb_scheduler_step(s, &busy, &err), &err);
+    fb_scheduler_free(s);
+}
+
+/* Answers that are stopped now and then, also in the middle of their prompt and of several samples, say what
+ * they would have said; meanwhile others go on, and have their blocks. */
+static void pauses(void **state) {
+    (void)state;
+    fb_scheduler_options options;
+    fb_scheduler_options_default(&options);
+    options.sequences = 6;
+    options.rows = 8; /* prompts take several steps */
+    fb_scheduler *s = scheduler_of(story, &options);
+    int32_t prompt[30] = {5, 6, 7};
+    heard filled[8][6];
+    fb_request_options fillers[8];
+    memset(filled, 0, sizeof filled);
+    for (int i = 0; i < 8; i++) {
+        fillers[i] = request_of(prompt, 9, 3, filled[i]);
+        fillers[i].samples = 6;
+    }
+    heard got[4][2], alone_[4][2];
+    uint64_t ids[4];
+    fb_request_options o[4];
+    fb_scheduler_stats stats;
+    fb_sampler_options sampling;
+    bool busy;
+    fb_error err;
+    fb_sampler_options_default(&sampling);
+    sampling.seed = 7;
+    for (int round = 0; round < 2; round++) {
+        memset(got, 0, sizeof got);
+        for (int i = 0; i < 4; i++) {
+            o[i] = request_of(prompt, 30 - i, 40, round ? got[i] : alone_[i]);
+            o[i].samples = 1 + i % 2;
+            o[i].sampler = &sampling;
+            memset(alone_[i], 0, round ? 0 : sizeof alone_[i]);
+            ids[i] = submit(s, &o[i]);
+            if (!round) run(s);
+        }
+    }
+    for (uint32_t step = 0, random = 1; step < 400; step++) {
+        random = random * 1664525 + 1013904223;
+        fb_scheduler_pause(s, ids[random >> 30], (random >> 20 & 3) != 0);
+        if (step % 50 == 20) submit(s, &fillers[step / 50]); /* they need the places */
+        assert_ok(fb_scheduler_step(s, &busy, &err), &err);
+    }
+    for (int i = 0; i < 4; i++) fb_scheduler_pause(s, ids[i], true);
+    assert_ok(fb_scheduler_step(s, &busy, &err), &err);
+    fb_scheduler_pause(s, 12345, true); /* nobody */
+    for (int i = 0; i < 4; i++) fb_scheduler_pause(s, ids[i], false);
+    run(s);
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < o[i].samples; k++) {
+            assert_int_equal(got[i][k].finish, FB_FINISH_LENGTH);
+            assert_memory_equal(got[i][k].tokens, alone_[i][k].tokens, sizeof alone_[i][k].tokens);
+        }
+    /* All are stopped, and there is nothing to do. Another one gets a place of theirs. */
+    memset(got, 0, sizeof got);
+    for (int i = 0; i < 4; i++) ids[i] = submit(s, &o[i]);
+    for (int i = 0; i < 20; i++) assert_ok(fb_scheduler_step(s, &busy, &err), &err);
+    const int64_t said = got[0][0].count;
+    assert_true(said > 0 && said < 40);
+    for (int i = 0; i < 4; i++) fb_scheduler_pause(s, ids[i], true);
+    for (int i = 0; i < 2; i++) assert_ok(fb_scheduler_step(s, &busy, &err), &err);
+    assert_false(busy);
+    fb_scheduler_get_stats(s, &stats);
+    assert_true(stats.running > 0 && stats.blocks_free < stats.blocks);
+    const int64_t preempted = stats.preempted;
+    heard other[6];
+    memset(other, 0, sizeof other);
+    fb_request_options more = request_of(prompt, 10, 20, other);
+    more.samples = 6;
+    submit(s, &more);
+    for (busy = true; busy;) assert_ok(fb_scheduler_step(s, &busy, &err), &err);
+    assert_int_equal(other[5].finish, FB_FINISH_LENGTH);
+    assert_int_equal(got[0][0].count, said);
+    fb_scheduler_get_stats(s, &stats);
+    assert_true(stats.preempted > preempted);
+    assert_int_equal(stats.running, 0);
+    /* One goes on, one is cancelled, the others are freed with the scheduler. */
+    fb_scheduler_pause(s, ids[0], false);
+    fb_scheduler_cancel(s, ids[1]);
+    for (busy = true; busy;) assert_ok(fb_scheduler_step(s, &busy, &err), &err);
+    assert_int_equal(got[0][0].finish, FB_FINISH_LENGTH);
+    assert_memory_equal(got[0][0].tokens, alone_[0][0].tokens, sizeof alone_[0][0].tokens);
+    assert_int_equal(got[1][1].finish, FB_FINISH_CANCELLED);
+    assert_int_equal(got[2][0].ends, 0);
     fb_scheduler_free(s);
 }
 
@@ -516,6 +606,7 @@ int main(void) {
         cmocka_unit_test(stop_texts_and_ends),
         cmocka_unit_test(a_prompt_goes_on_while_others_decode),
         cmocka_unit_test(cancels),
+        cmocka_unit_test(pauses),
         cmocka_unit_test(submitted_by_the_last_end),
         cmocka_unit_test(priorities),
         cmocka_unit_test(refusals),

@@ -1,5 +1,6 @@
 /* A scheduler over 100,000 random operations: requests come, fork, are cancelled and put back in a pool that
- * is too small for them. Every answer is right, and in the end no block is in use. */
+ * is too small for them. Every answer is right, and in the end no block is in use. The same with layers that
+ * forget, among others and all of them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -88,12 +89,10 @@ static void expect(fb_session *session, int prompt, int which) {
     fb_sampler_free(sampler);
 }
 
-static void make_prompts(const fb_model *model, fbt_random *random) {
-    fb_session_options o;
+static void make_prompts(const fb_model *model, const fb_session_options *options, fbt_random *random) {
     fb_session *session;
     fb_error err;
-    fb_session_options_default(&o);
-    assert_ok(fb_session_create(model, &o, &session, &err), &err);
+    assert_ok(fb_session_create(model, options, &session, &err), &err);
     for (int i = 0; i < PROMPTS; i++) {
         prompts[i].count = 1 + fbt_random_below(random, LONGEST);
         for (int j = 0; j < LONGEST; j++) prompts[i].ids[j] = (int32_t)fbt_random_below(random, 90);
@@ -139,24 +138,22 @@ static void cancel(fb_scheduler *s, fbt_random *random) {
     fb_scheduler_cancel(s, t->id);
 }
 
-static void a_hundred_thousand_operations(void **state) {
-    (void)state;
+/* Memory for `cache_tokens`, which is as many as a few of the requests have. */
+static void many_operations(const char *name, const fb_session_options *session, int64_t cache_tokens) {
     fbt_random random = fbt_random_start(20);
-    fb_model *model = fbt_golden_open("llama-gqa-tied");
-    fb_session_options session;
+    fb_model *model = fbt_golden_open(name);
     fb_scheduler_options options;
     fb_scheduler *s;
     fb_scheduler_stats stats;
     fb_error err;
-    make_prompts(model, &random);
-    fb_session_options_default(&session);
-    session.threads = 1;
+    finished = wrong = cancelled = 0;
+    make_prompts(model, session, &random);
     fb_scheduler_options_default(&options);
     options.block = 16;
-    options.cache_tokens = 208;
+    options.cache_tokens = cache_tokens;
     options.sequences = 12;
     options.stretch = 0;
-    assert_ok(fb_scheduler_create(model, &session, &options, &s, &err), &err);
+    assert_ok(fb_scheduler_create(model, session, &options, &s, &err), &err);
     bool busy = true;
     for (int i = 0; i < OPERATIONS || busy; i++) {
         int64_t what = i < OPERATIONS ? fbt_random_below(&random, 100) : 99;
@@ -172,8 +169,8 @@ static void a_hundred_thousand_operations(void **state) {
         assert_true(stats.running <= options.sequences);
     }
     fb_scheduler_get_stats(s, &stats);
-    print_message("%lld answers, %lld cancels, %lld put back, %lld of %lld tokens of prompts cached\n",
-                  (long long)finished, (long long)cancelled, (long long)stats.preempted,
+    print_message("%s: %lld answers, %lld cancels, %lld put back, %lld of %lld tokens of prompts cached\n",
+                  name, (long long)finished, (long long)cancelled, (long long)stats.preempted,
                   (long long)stats.cached_tokens, (long long)stats.prompt_tokens);
     assert_int_equal(wrong, 0);
     assert_int_equal(stats.running + stats.waiting, 0);
@@ -183,6 +180,19 @@ static void a_hundred_thousand_operations(void **state) {
     for (int i = 0; i < SLOTS; i++) assert_int_equal(slots[i].id, 0);
     fb_scheduler_free(s);
     fb_model_free(model);
+}
+
+static void a_hundred_thousand_operations(void **state) {
+    (void)state;
+    fb_session_options session;
+    fb_session_options_default(&session);
+    session.threads = 1;
+    many_operations("llama-gqa-tied", &session, 208);
+    many_operations("gemma2", &session, 208);
+    session.cache = FB_CACHE_SINKS;
+    session.sinks = 4;
+    session.window = 20;
+    many_operations("neox-parallel", &session, 208);
 }
 
 int main(void) {

@@ -111,6 +111,25 @@ static void check_decode(const fb_model *model, const fb_session_options *option
     fb_session_free(session);
 }
 
+/* Quantised weights: several threads prepare the inputs of many rows together, one thread alone, and of few
+ * rows each its own. */
+static void quantised_inputs(void **state) {
+    (void)state;
+    fb_model *model = fbt_model_open("tests/data/gguf/neox-parallel-q8_0.gguf");
+    fb_session_options options;
+    fb_session_options_default(&options);
+    options.threads = 1;
+    options.fuse = "all";
+    float *logits = logits_of(model, options, TOKENS);
+    assert_int_equal(fbt_count_nan(logits, TOKENS * vocab_of(model)), 0);
+    check_threads(model, &options, logits);
+    options.threads = 3;
+    check_pieces(model, &options, logits);
+    check_decode(model, &options, logits);
+    free(logits);
+    fb_model_free(model);
+}
+
 static void one_answer(void **state) {
     fb_model *model = fbt_golden_open(*state);
     for (const fb_isa *isa = fb_isa_table; isa->name; isa++)
@@ -584,6 +603,7 @@ int main(void) {
         {"one answer: llama-gqa-tied", one_answer, NULL, NULL, (void *)(uintptr_t) "llama-gqa-tied"},
         {"one answer: llama-mha", one_answer, NULL, NULL, (void *)(uintptr_t) "llama-mha"},
         {"one answer: gpt2", one_answer, NULL, NULL, (void *)(uintptr_t) "gpt2"},
+        cmocka_unit_test(quantised_inputs),
         cmocka_unit_test(cache_dtypes),
         cmocka_unit_test(hidden_states),
         cmocka_unit_test(watching_is_free),

@@ -531,17 +531,66 @@ static void default_window(void **state) {
     }
 }
 
+/* The logits of all tokens, read in chunks of this size. */
+static float *in_chunks(const subject *s, const fb_session_options *given, const int32_t *ids, int64_t count,
+                        int64_t chunk) {
+    fb_session_options o = *given;
+    fb_session *session;
+    const float *logits;
+    fb_error err;
+    o.chunk = chunk;
+    o.all_logits = true;
+    assert_ok(fb_session_create(s->model, &o, &session, &err), &err);
+    assert_ok(fb_session_prefill(session, ids, count, &err), &err);
+    assert_ok(fb_session_logits(session, &logits, NULL, NULL, &err), &err);
+    float *copy = malloc((size_t)(count * VOCAB) * sizeof *copy);
+    assert_non_null(copy);
+    memcpy(copy, logits, (size_t)(count * VOCAB) * sizeof *copy);
+    fb_session_free(session);
+    return copy;
+}
+
+/* The size of the ring, which the chunk decides, changes no bit: also after some turns of the smaller one. */
+static void chunks_change_no_bit(void **state) {
+    (void)state;
+    enum { TOKENS = 600 };
+    static const int64_t chunks[] = {1, 7, 64, 300};
+    static const char *const isas[] = {NULL, "portable", "ref"}, *const fuses[] = {"none", "all"};
+    int32_t ids[TOKENS];
+    for (int i = 0; i < TOKENS; i++) ids[i] = (i * 37 + i / 9) % VOCAB;
+    for (int which = 0; which < 24; which++) {
+        const subject *s = &subjects[which % SUBJECTS];
+        fb_session_options o;
+        fb_session_options_default(&o);
+        o.cache = which & 4 ? FB_CACHE_SINKS : FB_CACHE_WINDOW;
+        o.sinks = which & 4 ? 3 + which / 8 : 0;
+        o.window = 20 + 45 * (which % 3);
+        o.fuse = fuses[which / 2 % 2];
+        o.isa = isas[which / 8];
+        o.backend = "cpu";
+        o.act = o.isa ? FB_F32 : FB_F16;
+        if (which >= 16 && (FBT_SANITIZED || which % 2)) continue; /* slow */
+        float *want = in_chunks(s, &o, ids, TOKENS, chunks[0]);
+        for (size_t i = 1; i < sizeof chunks / sizeof *chunks; i++) {
+            float *have = in_chunks(s, &o, ids, TOKENS, chunks[i]);
+            for (int64_t at = 0; at < TOKENS; at++)
+                if (memcmp(have + at * VOCAB, want + at * VOCAB, VOCAB * sizeof *have) != 0)
+                    fail_msg("%s, %lld sinks, window %lld, fuse %s, chunk %lld: token %lld differs", s->name,
+                             (long long)o.sinks, (long long)o.window, o.fuse, (long long)chunks[i],
+                             (long long)at);
+            free(have);
+        }
+        free(want);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(slow_is_dense),
-        cmocka_unit_test(slow_is_published),
-        cmocka_unit_test(answers),
-        cmocka_unit_test(trims),
-        cmocka_unit_test(forks),
-        cmocka_unit_test(families),
-        cmocka_unit_test(learned_positions),
-        cmocka_unit_test(bad_options),
-        cmocka_unit_test(default_window),
+        cmocka_unit_test(slow_is_dense), cmocka_unit_test(slow_is_published),
+        cmocka_unit_test(answers),       cmocka_unit_test(trims),
+        cmocka_unit_test(forks),         cmocka_unit_test(chunks_change_no_bit),
+        cmocka_unit_test(families),      cmocka_unit_test(learned_positions),
+        cmocka_unit_test(bad_options),   cmocka_unit_test(default_window),
     };
     return cmocka_run_group_tests(tests, open_subjects, free_subjects);
 }

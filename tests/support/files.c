@@ -62,6 +62,17 @@ char *fbt_dir_from_golden(const char *name) {
     return dir;
 }
 
+fb_model *fbt_golden_stretched(const char *name, int64_t context) {
+    char *dir = fbt_dir_from_golden(name);
+    char *config = fbt_format("%s/config.json", dir), *length = fbt_format("%lld", (long long)context);
+    fbt_json_set(config, "max_position_embeddings", length);
+    fb_model *model = fbt_model_open(dir);
+    free(length);
+    free(config);
+    fbt_dir_remove(dir);
+    return model;
+}
+
 void fbt_file_write(const char *path, const void *bytes, size_t size) {
     FILE *file = fopen(path, "wb");
     if (!file) fail_msg("cannot write %s", path);

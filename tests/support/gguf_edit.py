@@ -1,5 +1,6 @@
 """A GGUF file taken apart and put together, without any code of ours: `keys FILE` prints its values as JSON;
-`split FILE NAME N` writes it as N files; `add FILE OUT KEY TYPE VALUE...` adds values."""
+`split FILE NAME N` writes it as N files; `add FILE OUT KEY TYPE VALUE...` adds values; `mix FILE OUT OTHER PART...` takes the
+tensors whose names contain a PART from the file OTHER."""
 import json, struct, sys
 
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -85,6 +86,11 @@ def main(command, path, *rest):
         for i in range(count):
             own = {"split.no": (2, i), "split.count": (2, count), "split.tensors.count": (5, len(tensors))}
             write(f"{name}-{i + 1:05}-of-{count:05}.gguf", {**(values if i == 0 else {}), **own}, tensors[i::count])
+    elif command == "mix":
+        others = {name: (name, info, data) for name, info, data in read(rest[1])[1]}
+        taken = [t[0] for t in tensors if any(part in t[0] for part in rest[2:])]
+        assert taken, "no tensor has such a name"
+        write(rest[0], values, [others[t[0]] if t[0] in taken else t for t in tensors])
     else:
         for key, kind, value in zip(*[iter(rest[1:])] * 3):
             parsed = value if kind == "string" else (STRING, value.split(",")) if kind == "strings" else float(value) if kind == "f64" else int(value)

@@ -10,6 +10,11 @@ bool fbt_passes_over(int every) {
     return FBT_SANITIZED && cases++ % every != 0;
 }
 
+bool fbt_emulated_passes_over(int every) {
+    static int cases;
+    return FBT_EMULATED && cases++ % every != 0;
+}
+
 fbt_random fbt_random_start(uint64_t seed) {
     const char *text = getenv("FUSEBOX_SEED");
     if (text && *text) seed = strtoull(text, NULL, 0);

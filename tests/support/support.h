@@ -45,6 +45,8 @@ void fbt_dir_remove(char *dir);
 /* A checkpoint, by its path, or by its name under FBT_GOLDENS. */
 fb_model *fbt_model_open(const char *path);
 fb_model *fbt_golden_open(const char *name);
+/* The latter as if it had been trained on texts of `context` tokens. */
+fb_model *fbt_golden_stretched(const char *name, int64_t context);
 
 /* A new directory that holds a copy of one of the fbt_cases, for a test to damage. */
 char *fbt_dir_from_golden(const char *name);
@@ -116,6 +118,12 @@ double fbt_random_normal(fbt_random *random); /* mean 0, variance 1 */
 /* Where a case takes ten times as long, one in `every` is enough: true for the others, in a build with a
  * sanitizer; else false. A prime number meets all of several nested loops. */
 bool fbt_passes_over(int every);
+
+/* The same in a build that an emulator runs (make test-arm), where floats take a hundred times as long. */
+#ifndef FBT_EMULATED
+#define FBT_EMULATED 0
+#endif
+bool fbt_emulated_passes_over(int every);
 
 /* ---- guarded buffers ----------------------------------------------------------------------------------- */
 

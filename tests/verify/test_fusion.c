@@ -120,7 +120,8 @@ static void every_model(void **state) {
 
 static void every_isa(void **state) {
     (void)state;
-    static const char *const isas[] = {"avx512vnni", "avx512", "avxvnni", "avx2", "portable"};
+    static const char *const isas[] = {"amx",     "avx512bf16", "avx512vnni", "avx512",
+                                       "avxvnni", "avx2",       "portable"};
     for (size_t i = 0; i < sizeof isas / sizeof *isas; i++)
         for (int m = 0; m < MODELS; m += 4) {
             if (fbt_passes_over(11)) continue;

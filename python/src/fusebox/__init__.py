@@ -15,6 +15,7 @@ from . import _c
 from ._c import cuda_library
 from ._execution import Execution
 from .bench import BenchReport, OpsReport, StreamBenchReport
+from .draft import Draft, DraftReport, DraftStats
 from .errors import (
     Error,
     FileError,
@@ -25,29 +26,38 @@ from .errors import (
     UsageError,
 )
 from .generation import Generation, Sampling, Stats, TextStream
-from .info import Device, Devices, Fuse, Fuses, ModelInfo, devices
+from .info import Device, Devices, FasterType, Fuse, Fuses, ModelInfo, devices
 from .model import Model
 from .perplexity import CurveReport, PerplexityReport
 from .plan import Plan, Profile
 from .quantize import QuantizeReport
+from .request import Answer, Piece, Request
+from .scheduler import FuseState, Scheduler, SchedulerStats, Timeline, TimelineOp
 from .session import CacheInfo, FuseCalls, Session, SessionOptions
-from .verify import FusionReport, GoldenReport, StreamReport
+from .verify import BatchReport, FusionReport, GoldenReport, StreamReport
 
 __version__: str = _c.text(_c.lib.fb_version())
 commit: str = _c.text(_c.lib.fb_commit())
 """The commit that the library was built from, or "unknown"."""
 
 __all__ = [
+    "Answer",
+    "BatchReport",
     "BenchReport",
     "CacheInfo",
     "CurveReport",
     "Device",
     "Devices",
+    "Draft",
+    "DraftReport",
+    "DraftStats",
     "Error",
     "Execution",
+    "FasterType",
     "FileError",
     "Fuse",
     "FuseCalls",
+    "FuseState",
     "Fuses",
     "FusionReport",
     "Generation",
@@ -57,10 +67,14 @@ __all__ = [
     "OpsReport",
     "OutOfMemoryError",
     "PerplexityReport",
+    "Piece",
     "Plan",
     "Profile",
     "QuantizeReport",
+    "Request",
     "Sampling",
+    "Scheduler",
+    "SchedulerStats",
     "Session",
     "SessionOptions",
     "Stats",
@@ -69,6 +83,8 @@ __all__ = [
     "StreamReport",
     "SystemFailure",
     "TextStream",
+    "Timeline",
+    "TimelineOp",
     "UnsupportedError",
     "UsageError",
     "commit",

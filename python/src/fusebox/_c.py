@@ -115,6 +115,7 @@ class fb_session_options(Structure):
         ("on_progress", fb_progress_fn),
         ("user", c_void_p),
         ("any_order", c_int64),
+        ("draft", c_void_p),
     ]
 
 
@@ -154,6 +155,7 @@ class fb_sampler_options(Structure):
         ("logit_bias_count", c_int64),
         ("presence_penalty", c_float),
         ("frequency_penalty", c_float),
+        ("schema", c_void_p),
     ]
 
 
@@ -243,6 +245,8 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "fb_session_fuse_calls": (c_bool, [c_void_p, c_int, _text, _i64, _i64, _i64]),
     "fb_session_barriers": (c_int64, [c_void_p]),
     "fb_session_plan_text": (Status, [c_void_p, POINTER(c_void_p), _error]),
+    "fb_schema_create": (Status, [c_void_p, c_char_p, c_size_t, POINTER(c_void_p), _error]),
+    "fb_schema_free": (None, [c_void_p]),
     "fb_sampler_options_init": (None, [POINTER(fb_sampler_options), c_size_t]),
     "fb_sampler_create": (Status, [POINTER(fb_sampler_options), c_int64, POINTER(c_void_p), _error]),
     "fb_sampler_accept": (None, [c_void_p, c_int32]),
@@ -252,9 +256,12 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
         Status,
         [c_void_p, c_void_p, c_int32, POINTER(c_double), POINTER(fb_logprob), c_int64, _error],
     ),
+    "fb_sampler_ended": (c_bool, [c_void_p]),
     "fb_sampler_free": (None, [c_void_p]),
     "fb_model_fill_fuse": (c_bool, [c_void_p, c_int, POINTER(fb_fuse_info)]),
-    "fb_show_character": (c_size_t, [c_void_p, c_size_t, c_bool, c_char_p]),  # of fusebox_tools.h
+    # Of fusebox_tools.h:
+    "fb_show_character": (c_size_t, [c_void_p, c_size_t, c_bool, c_char_p]),
+    "fb_faster_type": (c_bool, [c_void_p, c_char_p, POINTER(Dtype), POINTER(Dtype), POINTER(c_double)]),
 }
 
 

@@ -201,6 +201,11 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "fb_perplexity_options_init": (None, [POINTER(fb_perplexity_options), c_size_t]),
     "fb_perplexity_run": _score(fb_perplexity_options, fb_perplexity_report),
     "fb_perplexity_free": (None, [POINTER(fb_perplexity_report)]),
+    "fb_importance_collect": (
+        Status,
+        [c_void_p, POINTER(fb_perplexity_options), POINTER(c_int32), c_int64, POINTER(c_void_p), c_void_p, _error],
+    ),
+    "fb_importance_free": (None, [c_void_p]),
     "fb_curve_options_init": (None, [POINTER(fb_curve_options), c_size_t]),
     "fb_curve_run": _score(fb_curve_options, fb_curve_report),
     "fb_curve_free": (None, [POINTER(fb_curve_report)]),

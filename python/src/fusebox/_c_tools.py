@@ -17,6 +17,7 @@ from ctypes import (
 from typing import Any
 
 from ._c import CacheKind, Dtype, Status, declare, fb_error, fb_progress_fn
+from ._c_draft import MAX_DRAFT
 
 _double_list = POINTER(c_double)
 
@@ -255,6 +256,21 @@ class fb_plan_fuse(Structure):
     ]
 
 
+PLAN_CHANCES = 5
+
+
+class fb_plan_draft(Structure):
+    _fields_ = [
+        ("source", c_char_p),
+        ("why_not", c_char * 128),
+        ("guess", c_double),
+        ("break_even", c_double),
+        ("chance", c_double * PLAN_CHANCES),
+        ("guesses", c_int64 * PLAN_CHANCES),
+        ("speedup", c_double * PLAN_CHANCES),
+    ]
+
+
 class fb_plan_report(Structure):
     _fields_ = [
         ("machine", POINTER(fb_machine_figures)),
@@ -265,6 +281,10 @@ class fb_plan_report(Structure):
         ("fuse_count", c_int64),
         ("fuses", POINTER(POINTER(fb_plan_fuse))),
         ("layer_bytes", c_double),
+        ("draft_count", c_int64),
+        ("drafts", POINTER(POINTER(fb_plan_draft))),
+        ("rows_predicted", c_double * (MAX_DRAFT + 1)),
+        ("rows_measured", c_double * (MAX_DRAFT + 1)),
     ]
 
 
@@ -445,6 +465,7 @@ STRUCTS: list[type[Structure]] = [
     fb_profile,
     fb_machine_figures,
     fb_plan_fuse,
+    fb_plan_draft,
     fb_plan_report,
     fb_profile_options,
     fb_plan_report_options,

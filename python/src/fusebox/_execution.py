@@ -15,7 +15,8 @@ class Execution(TypedDict, total=False):
     threads: threads of a step; 0: one for each core. Results do not depend on it.
     act: dtype in which every op stores its result: "f32" (the default), "f16", "bf16", "f64".
     kv: dtype of the KV cache: "auto" (the default), "act", "f32", "f16", "bf16", "f64".
-    isa: "avx512vnni", "avx512", "avxvnni", "avx2", "portable", "ref"; by default the best.
+    isa: "amx", "avx512bf16", "avx512vnni", "avx512", "avxvnni", "avx2"; on ARM "i8mm", "dotprod", "neon"; "portable",
+        "ref"; by default the best.
     backend: "auto" (the default: a GPU if there is one), "cpu", "cuda", "cuda:1".
     fuse: "none", "all", "auto" (the default), or a list: "add_norm,bias_act", "all,-qkv_up".
     machine: folder of the planner's measurements; None (the default): that of the command line; "": none.

@@ -29,6 +29,16 @@ def make(function: Any, free: Any, report: Any, read: Callable[[Any], T], *argum
         free(out)
 
 
+def compare(kind: type[T], report: Any, function: Any, model: Any, settings: Any) -> T:
+    """A report of a comparison, `kind`, of the C struct's fields by their names; `first` is the first difference."""
+    r = report(size=ctypes.sizeof(report))
+    handle = model._handle
+    call(function, handle.pointer, ctypes.byref(settings), ctypes.byref(r))
+    values = {name: getattr(r, name) for name in kind.__annotations__}
+    values["ok"], values["first"] = bool(r.ok), _c.text(r.first)
+    return kind(**values)
+
+
 def with_progress(settings: Any, run: Callable[[], T], kind: Any = _c.fb_progress_fn) -> T:
     """Runs a function whose options have on_progress, of this kind: Ctrl-C stops it at the next report."""
     with Interruptible() as guard:
@@ -56,4 +66,4 @@ def doubles(pointer: Any, count: int) -> tuple[float, ...]:
     return tuple(pointer[:count]) if pointer else ()
 
 
-__all__ = ["doubles", "lib", "make", "options", "set_cache", "with_progress"]
+__all__ = ["compare", "doubles", "lib", "make", "options", "set_cache", "with_progress"]

@@ -14,6 +14,7 @@ from ._report import doubles, make, options, set_cache, with_progress
 from ._text import paragraph, plural, scaled, shown, table
 
 if TYPE_CHECKING:
+    from .info import FasterType
     from .model import Model
 
 _NOISE = "note: the {} differ by more than half: something else was using this machine"
@@ -111,6 +112,8 @@ class BenchReport:
     gen: int
     reps: int
     variants: tuple[Variant, ...]
+    faster_type: FasterType | None = None
+    """Weights that a step would read faster."""
 
     @property
     def quiet(self) -> bool:
@@ -145,6 +148,8 @@ class BenchReport:
         )
         if not self.quiet:
             yield _NOISE.format("repetitions")
+        if self.faster_type is not None:
+            yield str(self.faster_type)
 
     def __str__(self) -> str:
         lines = [self.setting._line(self.prompt, self.gen, self.reps), *self._checks()]
@@ -218,7 +223,8 @@ def run(
 
     def read(r: Any) -> BenchReport:
         variants = tuple(_variant(r.variants[i].contents, r.reps, r.agree) for i in range(r.variant_count))
-        return BenchReport(_setting(model, r, execution), r.agree, r.prompt, r.gen, r.reps, variants)
+        setting = _setting(model, r, execution)
+        return BenchReport(setting, r.agree, r.prompt, r.gen, r.reps, variants, model.faster_type(setting.isa))
 
     arguments = model._handle.pointer, ctypes.byref(settings)
     return with_progress(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import math
 import resource
 import secrets
@@ -14,10 +15,12 @@ from typing import TYPE_CHECKING, Iterator, Mapping, TypedDict
 
 from . import _c
 from ._c import call, lib
+from ._handle import Handle
 from ._interrupt import Interruptible
 from ._text import scaled, table
+from .draft import DraftStats
 from .errors import StoppedError, UsageError
-from .session import CacheInfo, Handle, Ids, Session, ids_of
+from .session import CacheInfo, Ids, Session, ids_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -44,6 +47,7 @@ class Sampling(TypedDict, total=False):
         never comes.
     seed: the same seed gives the same text; None (the default): random.
     sequence: one seed gives each sequence another text; 0 by default.
+    schema: the text is a JSON document that fits this JSON schema, a mapping or its text, and ends with it.
     past_end: an end token does not end the text: it is a new paragraph.
     """
 
@@ -58,6 +62,7 @@ class Sampling(TypedDict, total=False):
     logit_bias: Mapping[int, float] | None
     seed: int | None
     sequence: int | None
+    schema: Mapping[str, object] | str | None
     past_end: bool
 
 
@@ -89,6 +94,10 @@ class Stats:
     """The fuses that ran, with their calls."""
     barriers_per_step: int
     seed: int
+    draft_source: str | None
+    """Where guesses came from; None: there were none."""
+    draft: DraftStats | None
+    """What became of them."""
 
     def _lines(self) -> Iterator[tuple[str, str]]:
         yield "load", f"{self.load_ms:.1f} ms"
@@ -116,6 +125,8 @@ class Stats:
         if self.barriers_per_step > 0:
             yield "barriers", f"{self.barriers_per_step} a step"
         yield "seed", f"{self.seed}"
+        if self.draft is not None and self.draft.steps:
+            yield "draft", f"{self.draft_source}: {self.draft}"
 
     def __str__(self) -> str:
         return "\n".join(f"{name:<17}{value}" for name, value in self._lines())
@@ -171,6 +182,8 @@ class TextStream:
             self._limit, full = token_limit(len(self.prompt_tokens), max_tokens, room, self._past_end)
             self._limit_name = "context" if full else "length"
         options = sampler_options(sampling)
+        schema = schema_of(model, sampling.get("schema"))
+        options.schema = None if schema is None else schema.pointer
         self._takes_best = takes_best(sampling)
         self.seed = int(options.seed)
         self._sampler = _sampler(options, model.info.vocab)
@@ -183,6 +196,8 @@ class TextStream:
         self._first = math.nan
         self._prefill = math.nan
         self._step_barriers = 0
+        self._share = math.nan  # of the time of a run of guesses, for each of its tokens
+        self._guessed = session.draft_stats() if session.draft else None  # before
         self._pieces = self._run()
 
     # ---- the loop ----
@@ -193,7 +208,7 @@ class TextStream:
         self._prefill = time.monotonic() - last
         for id in self.prompt_tokens:
             lib.fb_sampler_accept(self._sampler.pointer, id)
-        id = -1
+        id, whole = -1, False
         while True:
             if self._count == self._limit:
                 self.stop = self._limit_name
@@ -204,11 +219,13 @@ class TextStream:
             if end and not self._past_end:
                 self.stop = "end"
                 break
+            # The sampler is at the end of a run of guesses; the document ends with the run's last token.
+            whole = not session._ahead and lib.fb_sampler_ended(self._sampler.pointer)
             now = time.monotonic()
             if not self._count:
                 self._first = now - last
             else:
-                self._seconds.append(now - last)
+                self._seconds.append(now - last if session.draft is None else self._share)
             last = now
             self._tokens.append(id)
             self._count += 1
@@ -217,7 +234,10 @@ class TextStream:
                 piece = "\n\n"
             if piece:
                 yield piece
-        if self._keep and self._count and self.stop != "end" and self._has_room():
+            if whole:  # a document that nothing can follow
+                self.stop = "end"
+                break
+        if self._keep and self._count and (whole or self.stop != "end") and self._has_room():
             self._decode(id)
         piece = self._take(lib.fb_text_flush)
         if piece:
@@ -233,6 +253,8 @@ class TextStream:
 
     def _next(self, id: int) -> int:
         """Decodes a token and chooses the one after it, on the device where that can."""
+        if self.session.draft is not None:
+            return self._next_of_run(id)
         if self._takes_best:
             self._decode(id)
             return self.session.best()
@@ -240,6 +262,17 @@ class TextStream:
         self.session._step(lib.fb_session_next, id, self._sampler.pointer, ctypes.byref(chosen))
         self._step_barriers = self.session.barriers - before
         return chosen.value
+
+    def _next_of_run(self, id: int) -> int:
+        """The same where a step may choose several tokens: the next of them, or the first of another step."""
+        session, ahead = self.session, self.session._ahead
+        if not ahead:
+            before, began = session.barriers, time.monotonic()
+            left = None if self._limit is None else self._limit - self._count
+            ahead.extend(session._speculate(id, None if self._takes_best else self._sampler.pointer, left))
+            self._step_barriers = session.barriers - before
+            self._share = (time.monotonic() - began) / len(ahead)
+        return ahead.popleft()
 
     def _sample(self) -> int:
         if self._takes_best:
@@ -314,6 +347,8 @@ class TextStream:
             fuses={name: fuse.calls for name, fuse in session.fuse_calls().items() if fuse.calls},
             barriers_per_step=self._step_barriers,
             seed=self.seed,
+            draft_source=session.draft.source if session.draft else None,
+            draft=session.draft_stats() - self._guessed if self._guessed else None,
         )
 
 
@@ -336,7 +371,8 @@ def prompt_ids(model: Model, prompt: str | bytes | Ids, special: bool) -> tuple[
 def takes_best(sampling: Sampling) -> bool:
     """Whether the token with the highest logit is chosen, so that a session needs no other."""
     changes = ("logit_bias", "presence_penalty", "frequency_penalty")
-    return sampling.get("temperature") == 0 and not any(sampling.get(name) for name in changes)
+    changed = any(sampling.get(name) for name in changes) or sampling.get("schema") is not None
+    return sampling.get("temperature") == 0 and not changed
 
 
 def _logit_bias(biases: Mapping[int, float]) -> ctypes.Array[_c.fb_logit_bias]:
@@ -351,7 +387,7 @@ def sampler_options(sampling: Sampling) -> _c.fb_sampler_options:
     for name, value in sampling.items():
         if name not in Sampling.__annotations__:
             raise TypeError(f"generate() got an unexpected keyword argument {name!r}")
-        if value is None or name == "seed":
+        if value is None or name in ("seed", "schema"):
             continue
         if name == "logit_bias":
             options.logit_bias = _logit_bias(value)  # type: ignore[arg-type]
@@ -366,6 +402,16 @@ def sampler_options(sampling: Sampling) -> _c.fb_sampler_options:
     # 32 bits: short to type again, as the command line does it.
     options.seed = secrets.randbits(32) if seed is None else _c.integer("seed", seed, 0, 2**64 - 1)
     return options
+
+
+def schema_of(model: Model, schema: Mapping[str, object] | str | None) -> Handle | None:
+    """Compiled; the sampler keeps it as long as it needs it."""
+    if schema is None:
+        return None
+    text = schema if isinstance(schema, str) else json.dumps(schema, ensure_ascii=False)
+    data, pointer = text.encode("utf-8", "surrogatepass"), ctypes.c_void_p()
+    call(lib.fb_schema_create, model._handle.pointer, data, len(data), ctypes.byref(pointer))
+    return Handle(pointer, lib.fb_schema_free)
 
 
 def _sampler(options: _c.fb_sampler_options, vocab: int) -> Handle:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Iterator
 
 from . import _c
-from ._c import call, dtype_name, lib, take_text, text, text_or_none
+from ._c import call, dtype_name, lib, take_text, text, text_or_none, to_bytes
 from ._text import digits, paragraph, plural, preformatted, scaled, shown, table
 from .errors import SystemFailure
 
@@ -99,6 +99,38 @@ def read_info(model: Model) -> ModelInfo:
         facts=facts,
         program=take_text(lib.fb_model_program_text, pointer),
     )
+
+
+# ---- another type of weights ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FasterType:
+    """A smaller type for a model's weights, with which a step would read much less."""
+
+    of: str
+    """The type of most weights: "f32"."""
+    to: str
+    """The smaller one, without much loss: "q8_0"."""
+    bytes: float
+    """A step would read this many times as much."""
+    decoded: bool
+    """A GPU decodes the present type to f16."""
+
+    def __str__(self) -> str:
+        why = ", which a GPU decodes to f16" if self.decoded else ""
+        return (
+            f"note: weights are {self.of}{why}; as {self.to} a step would read {self.bytes:.2f} times as much "
+            f"(fusebox quantize --type {self.to})"
+        )
+
+
+def read_faster_type(model: Model, isa: str) -> FasterType | None:
+    of, to, size = _c.Dtype(), _c.Dtype(), ctypes.c_double()
+    handle, outs = model._handle, (ctypes.byref(of), ctypes.byref(to), ctypes.byref(size))
+    if not lib.fb_faster_type(handle.pointer, to_bytes("isa", isa), *outs):
+        return None
+    return FasterType(dtype_name(of.value), dtype_name(to.value), size.value, of.value > _c.dtype("f64"))
 
 
 # ---- fuses ---------------------------------------------------------------------------------------------------

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 import time
+import weakref
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Sequence, overload
 
 from . import _c
 from ._c import call, lib
+from ._handle import Handle
+from .draft import Draft, Source
 from .errors import UsageError
 from .generation import Generation, Sampling, TextStream, prompt_ids, takes_best, token_limit
-from .info import Fuses, ModelInfo, read_fuses, read_info
-from .session import Handle, Ids, Session, SessionOptions, ids_of
+from .info import FasterType, Fuses, ModelInfo, read_faster_type, read_fuses, read_info
+from .scheduler import Scheduler
+from .session import Ids, Session, SessionOptions, ids_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,11 +27,12 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ._execution import Execution
+    from .draft import DraftReport
     from .bench import BenchReport, OpsReport, StreamBenchReport
     from .perplexity import CurveReport, PerplexityReport
     from .plan import Plan, Profile
     from .quantize import QuantizedMix, QuantizedType, QuantizeReport
-    from .verify import FusionReport, GoldenReport, StreamReport
+    from .verify import BatchReport, FusionReport, GoldenReport, StreamReport
 
     class _Options(SessionOptions, Sampling, total=False):
         pass
@@ -53,6 +59,8 @@ class Model:
         call(lib.fb_model_open, _c.to_bytes("path", path), ctypes.byref(pointer))
         self._owned: Handle | None = Handle(pointer, lib.fb_model_free)
         self._load_seconds = time.monotonic() - start
+        self._drafts: weakref.WeakValueDictionary[str, Draft] = weakref.WeakValueDictionary()
+        self._drafting = threading.Lock()  # guards _drafts
 
     @property
     def _handle(self) -> Handle:
@@ -85,6 +93,11 @@ class Model:
     def fuses(self) -> Fuses:
         """Every fuse, and what it does to this model. It prints as ``fusebox fuses``."""
         return read_fuses(self)
+
+    def faster_type(self, isa: str) -> FasterType | None:
+        """The smaller type with which a step would read much less, on kernels of this name (``Session.isa``); None:
+        there is none. It prints as the note of ``fusebox bench``."""
+        return read_faster_type(self, isa)
 
     # ---- text ----
 
@@ -129,6 +142,52 @@ class Model:
     def session(self, **options: Unpack[SessionOptions]) -> Session:
         """A KV cache for one stream of tokens; SessionOptions describes the options."""
         return Session(self, **options)
+
+    def draft(self, source: Source, *, tokens: int | None = None) -> Draft:
+        """Guesses of the next tokens, for the option `draft` of sessions and schedulers: texts stay the same, to the
+        bit, and come faster where guesses are often right (docs/speculation.md).
+
+        source: "ngram": what followed the last tokens where they were before; "q4": this model with weights of Q4_0,
+            which are made now, in memory; the path of a smaller model with the same tokenizer; or a function as
+            ``source(tokens, most)`` that returns up to `most` ids.
+        tokens: always guess so many, 1 to 7; None: as many as are worth it.
+
+        One of a name or path, without `tokens`, is shared by all that ask for it at the same time.
+        """
+        if callable(source) or tokens is not None:
+            return Draft(self, source, tokens=tokens)
+        with self._drafting:
+            draft = self._drafts.get(os.fspath(source))
+            if draft is None:
+                draft = self._drafts[os.fspath(source)] = Draft(self, source)
+            return draft
+
+    def scheduler(
+        self,
+        *,
+        sequences: int | None = None,
+        cache_tokens: int | None = None,
+        block: int | None = None,
+        rows: int | None = None,
+        stretch: float | None = None,
+        prefix_cache: bool | None = None,
+        **session: Unpack[SessionOptions],
+    ) -> Scheduler:
+        """Many requests at once, each with the bits that it has alone.
+
+        sequences: answers that are computed at the same time, at most; 16 by default.
+        cache_tokens: tokens that all caches together hold; 0: as many as `sequences` sessions, at most 65536.
+        block: tokens of a block of the cache: 16, 32, 64 or 128.
+        rows: tokens that a step computes, at most; 0: a good value.
+        stretch: while answers are being written, prompts may make a step this many times as long; 0: any.
+        prefix_cache: look for beginnings of prompts that are still there; True by default.
+        session: options of a session but greedy, all_logits, on_hidden and on_progress; `capacity` is the most
+            tokens of one request, prompt and answer.
+        """
+        return Scheduler(
+            self, sequences=sequences, cache_tokens=cache_tokens, block=block, rows=rows, stretch=stretch,
+            prefix_cache=prefix_cache, **session,
+        )
 
     def stream(
         self,
@@ -245,6 +304,30 @@ class Model:
         if cache != "dense" or sinks is not None or window is not None:
             raise UsageError("cache, sinks, window: with golden (a golden says which cache it is for)")
         return verify.compare(self, golden, execution)
+
+    def verify_draft(
+        self,
+        source: str | os.PathLike[str] = "scripted",
+        golden: str | os.PathLike[str] | None = None,
+        *,
+        gen: int | None = None,
+        seed: int = 0,
+        **execution: Unpack[Execution],
+    ) -> DraftReport:
+        """Proves that texts with guesses are those without, tokens and logits to the bit: greedy and sampled, with
+        every cache, in sessions and in batches; from the ids of a golden, or random ones. `source` as for ``draft``;
+        "scripted": guesses that are right, wrong, and no tokens. `gen`: tokens of a text. ``report.ok`` is the
+        outcome; it prints as ``fusebox verify --draft``."""
+        from . import draft
+
+        return draft.prove(self, source, golden, gen, seed, execution)
+
+    def verify_batch(self, *, rounds: int | None = None, seed: int = 0, **execution: Unpack[Execution]) -> BatchReport:
+        """Proves that answers in a batch have the bits that they have alone: `rounds` random mixtures of requests.
+        ``report.ok`` is the outcome; it prints as ``fusebox verify --batch``."""
+        from . import verify
+
+        return verify.prove_batch(self, rounds, seed, execution)
 
     @overload
     def ppl(
@@ -380,14 +463,17 @@ class Model:
         type: QuantizedType | QuantizedMix = "q8_0",
         *,
         head: QuantizedType | None = None,
+        calibrate: str | bytes | Ids | None = None,
         replace: bool = False,
     ) -> QuantizeReport:
         """Writes the whole model, tokenizer included, as a GGUF file: matrices in this type or mix, vectors in f32.
-        `head`: the type of the output head, by default that of the matrices, of a mix q6_k. An existing file is refused, unless `replace`.
+        `head`: the type of the output head, by default that of the matrices; q6_k of a mix and with a text.
+        `calibrate`: a text, or its ids, by which the weights of a row make up for each other's errors.
+        An existing file is refused, unless `replace`.
         `path` never holds a partial file. The report prints as ``fusebox quantize``."""
         from . import quantize
 
-        return quantize.quantize(self, path, type, head, replace)
+        return quantize.quantize(self, path, type, head, calibrate, replace)
 
 
 def builtin_model() -> str:

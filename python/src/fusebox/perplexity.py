@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Iterator, Sequence
 from . import _c_text as c
 from ._c import CacheKind, cache_kind, cache_name, call, integer, lib, text, to_bytes
 from ._execution import Execution, fill
+from ._handle import Handle
 from ._report import doubles, make, options, with_progress
 from ._text import paragraph, plural, table
 from .errors import UsageError
-from .session import Handle, Ids, ids_of
+from .session import Ids, ids_of
 
 if TYPE_CHECKING:
     from .model import Model

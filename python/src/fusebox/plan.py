@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Iterator
 from . import _c_tools as c
 from ._c import call, integer, lib, text, text_or_none, to_bytes
 from ._execution import Execution, fill
+from ._handle import Handle
 from ._report import doubles, options
 from ._text import plural, preformatted, scaled, table
-from .session import Handle
 
 if TYPE_CHECKING:
+    from .info import FasterType
     from .model import Model
 
 SECTIONS = ("prologue", "layer", "epilogue")
@@ -143,6 +145,29 @@ class PlanFuse:
 
 
 @dataclass(frozen=True)
+class PlanDraft:
+    """What guesses of a draft should save one stream, from predicted times alone."""
+
+    source: str
+    """"ngram" or "q4"."""
+    why_not: str | None
+    """Why there is none for this model."""
+    guess: float
+    """Seconds of a guess; 0: none to speak of."""
+    break_even: float
+    """The chance that a guess is right from which on guessing pays; NaN: never."""
+    points: tuple[tuple[float, int, float], ...]
+    """Chances that a guess is right, the best number of guesses at once, and the speed-up."""
+
+    def _cells(self) -> tuple[str, ...]:
+        if self.why_not is not None:
+            return self.source, f"none: {self.why_not}"
+        pays = "never" if math.isnan(self.break_even) else f"{100 * self.break_even:.0f}%"
+        best = (f"{speedup:.2f}x, {guesses}" if guesses else "-" for _, guesses, speedup in self.points)
+        return self.source, f"{1e6 * self.guess:.1f}", pays, *best
+
+
+@dataclass(frozen=True)
 class Plan:
     """What each fuse saves, and whether that was true. It prints as ``fusebox plan``."""
 
@@ -153,6 +178,9 @@ class Plan:
     fused: Step
     fuses: tuple[PlanFuse, ...]
     layer_bytes: float
+    drafts: tuple[PlanDraft, ...]
+    step_rows: tuple[tuple[float, float], ...]
+    """Predicted and measured seconds of a decode step of 1, 2, … tokens of one stream."""
     _report: Handle = field(repr=False, compare=False)
 
     _HEADER = ("fuse", "plan", "us saved", "of time", "ceiling", "why")
@@ -171,6 +199,22 @@ class Plan:
                 if op.section == "layer":
                     yield f"  {op.name:<40} {1e6 * op.predicted / op.calls:6.2f} {1e6 * op.seconds / op.calls:10.2f}"
 
+    def _drafts(self) -> Iterator[str]:
+        count = len(self.step_rows)
+        yield f"\n{'a step, us, of':<20}" + "".join(f"  {rows:7}" for rows in range(1, count + 1)) + " tokens"
+        for name, column in (("predicted", 0), ("measured", 1)):
+            times = (1e6 * row[column] for row in self.step_rows)
+            yield f"{name:<20}" + "".join(f"  {time:7.1f}" if time > 0 else f"  {'-':>7}" for time in times)
+        yield f"\n{'':30}  speed-up and the best number of guesses, if so many are right"
+        layout = "{:<6}  {:>11}  {:>9}" + "  {:>9}" * len(self._chances())
+        yield layout.format("draft", "a guess, us", "pays from", *self._chances())
+        for draft in self.drafts:
+            cells = draft._cells()
+            yield layout.format(*cells) if len(cells) > 2 else f"{cells[0]:<6}  {cells[1]}"
+
+    def _chances(self) -> list[str]:
+        return [f"{100 * chance:.0f}%" for chance, _, _ in self.drafts[0].points]
+
     def _check(self) -> Iterator[tuple[str, ...]]:
         for name, step in (("none", self.plain), ("plan", self.fused)):
             error = 100 * (step.predicted / step.tpot - 1)
@@ -184,7 +228,8 @@ class Plan:
     def __str__(self) -> str:
         layout = "{:<12}  {:<5}  {:>9}  {:>8}  {:>7}  {}"
         lines = [*self.machine._lines(), self._layer("before", self.plain), self._layer("after", self.fused)]
-        lines += [*self._times(), "", *(layout.format(*row) for row in (self._HEADER, *self._rows())), ""]
+        lines += [*self._times(), "", *(layout.format(*row) for row in (self._HEADER, *self._rows()))]
+        lines += [*self._drafts(), ""]
         for row in (("a token", "predicted, us", "measured, us", "error"), *self._check()):
             layout = "{:<8}  {:>14}  {:>13}  {:>7}" if len(row) == 4 else "{:<8}  {:>14}  {:>13}"
             lines.append(layout.format(*row))
@@ -203,7 +248,9 @@ class Plan:
     def _repr_html_(self) -> str:
         check = table(("a token", "predicted, us", "measured, us", "error"), self._check())
         machine = preformatted("\n".join(self.machine._lines()))
-        return machine + self.svg() + table(self._HEADER, self._rows()) + check
+        header = ("draft", "a guess, us", "pays from", *self._chances())
+        drafts = table(header, (draft._cells() for draft in self.drafts))
+        return machine + self.svg() + table(self._HEADER, self._rows()) + drafts + check
 
 
 @dataclass(frozen=True)
@@ -215,6 +262,8 @@ class Profile:
     gen: int
     prefill: bool
     step: Step
+    faster_type: FasterType | None = None
+    """Weights that a step would read faster."""
 
     _HEADER = ("op", "calls", "us a step", "share", "bytes", "GB/s", "of max", "if free")
 
@@ -264,7 +313,8 @@ class Profile:
                 lines.append(titles.get(section, "after the layers"))
             lines.append(whole.format(*self._cells(op)))
         lines += [layout.format(*row) for row in self._tail()]
-        return "\n".join([*lines, *self.step.doubt(self.machine)])
+        note = [] if self.faster_type is None else [str(self.faster_type)]
+        return "\n".join([*lines, *self.step.doubt(self.machine), *note])
 
     def _repr_html_(self) -> str:
         rows = [*(self._cells(op) for op in self.step.ops), *self._tail()]
@@ -337,6 +387,12 @@ def _fuse(f: Any) -> PlanFuse:
     )
 
 
+def _draft(d: Any) -> PlanDraft:
+    why_not = text(d.why_not) or None
+    points = () if why_not else tuple(zip(d.chance, d.guesses, d.speedup))
+    return PlanDraft(text(d.source), why_not, d.guess, d.break_even, points)
+
+
 def _set_lengths(settings: Any, model: Model, prompt: int | None, gen: int | None) -> None:
     """The defaults give way to a small context; what was asked for must fit."""
     if prompt is None and gen is None and model.info.context < settings.prompt + settings.gen:
@@ -368,6 +424,8 @@ def make_plan(model: Model, prompt: int | None, gen: int | None, calibrate: bool
         fused=_step(r.fused.contents),
         fuses=tuple(_fuse(r.fuses[i].contents) for i in range(r.fuse_count)),
         layer_bytes=r.layer_bytes,
+        drafts=tuple(_draft(r.drafts[i].contents) for i in range(r.draft_count)),
+        step_rows=tuple(zip(r.rows_predicted, r.rows_measured)),
         _report=handle,
     )
 
@@ -379,4 +437,5 @@ def make_profile(model: Model, prompt: int | None, gen: int | None, prefill: boo
     _set_lengths(settings, model, prompt, gen)
     r, _ = _make(lib.fb_profile_make, model, settings)
     machine, step = _machine(r.machine.contents), _step(r.fused.contents)
-    return Profile(machine, settings.prompt, settings.gen, settings.prefill, step)
+    faster = model.faster_type(machine.isa)
+    return Profile(machine, settings.prompt, settings.gen, settings.prefill, step, faster)

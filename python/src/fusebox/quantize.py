@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from dataclasses import dataclass
@@ -10,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Iterator, Literal
 from . import _c_text as c
 from ._c import call, dtype, dtype_name, lib, text, to_bytes
 from ._report import make, options, with_progress
+from .perplexity import _ids
 from ._text import digits, paragraph, scaled, shown, table
 
 if TYPE_CHECKING:
     from .model import Model
+    from .session import Ids
 
 QuantizedType = Literal[
     "f16",
@@ -125,13 +128,31 @@ def _read_kind(kind: Any) -> QuantizedKind:
     )
 
 
+@contextlib.contextmanager
+def _importance(model: Model, source: str | bytes | Ids | None) -> Iterator[ctypes.c_void_p]:
+    """What a text says about the inputs of each matrix; nothing for no text."""
+    importance = ctypes.c_void_p()
+    if source is not None:
+        settings = options(c.fb_perplexity_options, lib.fb_perplexity_options_init)
+        ids = _ids(model, source)
+        arguments = model._handle.pointer, ctypes.byref(settings), ids, len(ids), ctypes.byref(importance), None
+        with_progress(settings, lambda: call(lib.fb_importance_collect, *arguments), c.fb_score_fn)
+    try:
+        yield importance
+    finally:
+        lib.fb_importance_free(importance)
+
+
 def quantize(
-    model: Model, path: str | os.PathLike[str], type: str, head: str | None, replace: bool
+    model: Model,
+    path: str | os.PathLike[str],
+    type: str,
+    head: str | None,
+    calibrate: str | bytes | Ids | None,
+    replace: bool,
 ) -> QuantizeReport:
     settings = options(c.fb_quantize_options, lib.fb_quantize_options_init)
     call(lib.fb_quantize_options_parse, to_bytes("type", type), ctypes.byref(settings))
-    if head is not None:
-        settings.head = dtype(head)
     settings.replace = bool(replace)
     settings.name = to_bytes("path", os.path.basename(os.path.normpath(model.path)))
 
@@ -148,7 +169,13 @@ def quantize(
         )
 
     arguments = model._handle.pointer, to_bytes("path", path), ctypes.byref(settings)
-    return with_progress(
-        settings,
-        lambda: make(lib.fb_model_quantize, lib.fb_quantize_free, c.fb_quantize_report, read, *arguments),
-    )
+    with _importance(model, calibrate) as importance:
+        if importance:  # the head's type depends on it
+            settings.importance = importance
+            call(lib.fb_quantize_options_parse, to_bytes("type", type), ctypes.byref(settings))
+        if head is not None:
+            settings.head = dtype(head)
+        return with_progress(
+            settings,
+            lambda: make(lib.fb_model_quantize, lib.fb_quantize_free, c.fb_quantize_report, read, *arguments),
+        )

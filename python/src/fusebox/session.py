@@ -6,14 +6,18 @@ import array
 import ctypes
 import threading
 import weakref
+from collections import deque
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Sequence, TypedDict, Union
 
 from . import _c
 from ._c import call, lib, text
+from ._c_draft import MAX_DRAFT
 from ._execution import Execution, fill, kv_name
+from ._handle import Handle
 from ._interrupt import Interruptible
+from .draft import Draft, DraftStats, Source, draft_of, read_stats
 from .errors import StoppedError, UsageError, error_of
 
 if TYPE_CHECKING:
@@ -34,18 +38,6 @@ def ids_of(ids: Ids) -> Any:
     except OverflowError:
         raise UsageError("ids: a token id does not fit into 32 bits") from None
     return (ctypes.c_int32 * len(values)).from_buffer(values) if values else (ctypes.c_int32 * 0)()
-
-
-class Handle:
-    """Owns one C object. It is freed when nothing refers to the handle any more; at the end of the process the
-    system does it, because other threads may still be using it."""
-
-    __slots__ = ("__weakref__", "keep", "pointer")
-
-    def __init__(self, pointer: Any, free: Any, *keep: object) -> None:
-        self.pointer = pointer
-        self.keep = keep  # what must live as long
-        weakref.finalize(self, free, pointer).atexit = False
 
 
 @dataclass(frozen=True)
@@ -90,6 +82,8 @@ class SessionOptions(Execution, total=False):
     sinks: cache "sinks": how many of the first tokens are kept; 4 by default.
     window: cache "window" or "sinks": how many tokens before it a token sees.
     chunk: tokens of a prefill that are computed at once; 0: a good value.
+    draft: guesses of the next tokens, which change the speed only: "ngram", "q4", the path of a smaller model, a
+        Draft (``Model.draft``), or a function as ``draft(tokens, most)`` that returns up to `most` ids.
     on_hidden: called as ``on_hidden(layer, position, hidden)`` in the middle of a step, with the hidden state
         after `layer` layers: float32 [rows, hidden], a copy. Return False to stop.
     on_progress: called as ``on_progress(done, total)`` between the chunks of a prefill. Return False to stop.
@@ -103,6 +97,7 @@ class SessionOptions(Execution, total=False):
     sinks: int
     window: int
     chunk: int
+    draft: Draft | Source | None
     on_hidden: HiddenFn | None
     on_progress: ProgressFn | None
 
@@ -143,6 +138,23 @@ class _Callbacks:
             raise error
 
 
+def fill_session(model: Model, options: SessionOptions) -> tuple[Any, Execution, Draft | None]:
+    """The options of a session as a C struct, but for the callbacks; those of execution among them; and the draft,
+    which must live as long as what the struct is for."""
+    settings = _c.fb_session_options()
+    lib.fb_session_options_init(ctypes.byref(settings), ctypes.sizeof(settings))
+    execution = Execution()
+    for name, value in options.items():
+        if name in SessionOptions.__annotations__ and name not in Execution.__annotations__:
+            _set_option(settings, name, value)
+        else:
+            execution[name] = value  # type: ignore[literal-required]
+    fill(settings, execution, "session")
+    draft = draft_of(model, options.get("draft"))
+    settings.draft = None if draft is None else draft._handle.pointer
+    return settings, execution, draft
+
+
 class Session:
     """A KV cache for one stream of tokens, and the logits of its last step. Made by ``Model.session``.
 
@@ -151,21 +163,13 @@ class Session:
     """
 
     def __init__(self, model: Model, **options: Unpack[SessionOptions]) -> None:
-        settings = _c.fb_session_options()
-        lib.fb_session_options_init(ctypes.byref(settings), ctypes.sizeof(settings))
-        execution = Execution()
-        for name, value in options.items():
-            if name in SessionOptions.__annotations__ and name not in Execution.__annotations__:
-                _set_option(settings, name, value)
-            else:
-                execution[name] = value  # type: ignore[literal-required]
-        fill(settings, execution, "session")
+        settings, execution, self._draft = fill_session(model, options)
         callbacks = _Callbacks(options.get("on_hidden"), options.get("on_progress"))
         settings.on_hidden = callbacks.hidden
         settings.on_progress = callbacks.progress
         pointer = ctypes.c_void_p()
         call(lib.fb_session_create, model._handle.pointer, ctypes.byref(settings), ctypes.byref(pointer))
-        # Logits of a prefill may need more memory than those before: the library then moves them.
+        # Logits of a prefill may need more memory than those before.
         self._moves = bool(settings.all_logits) or options.get("on_hidden") is not None
         self._capacity: int | None = None  # tokens that it can hold; None: any number
         if _c.cache_name(settings.cache) == "dense":
@@ -179,10 +183,17 @@ class Session:
     def _begin(self, model: Model, pointer: ctypes.c_void_p, callbacks: _Callbacks) -> None:
         self.model = model
         self._callbacks = callbacks
-        self._handle: Handle | None = Handle(pointer, lib.fb_session_free, model._handle, callbacks)
+        draft = self._draft._handle if self._draft else None
+        self._handle: Handle | None = Handle(pointer, lib.fb_session_free, model._handle, callbacks, draft)
+        self._ahead: deque[int] = deque()  # tokens that a stream has chosen together and not taken yet
         self._busy = threading.Lock()
         self._view: weakref.ref[Any] | None = None
         self._cancelled = False  # by Ctrl-C, and no step has been stopped by it yet
+
+    @property
+    def draft(self) -> Draft | None:
+        """What guesses tokens for ``generate`` and ``stream``."""
+        return self._draft
 
     # ---- use by one thread at a time ----
 
@@ -194,6 +205,18 @@ class Session:
     def _use(self) -> _Use:
         return _Use(self._open(), self._busy)
 
+    def _refuse_view(self, what: str) -> None:
+        """Before a step whose logits may need more memory than there is: the library then moves them."""
+        if self._view is not None and self._view() is not None:
+            raise UsageError(f"logits: an array of the last step is in use (drop it before the next {what})")
+
+    def _settle(self, handle: Handle) -> None:
+        """Gives back what a stream has not taken, before something else uses the tokens."""
+        if self._ahead:
+            held = lib.fb_session_position(handle.pointer) - len(self._ahead)
+            self._ahead.clear()
+            call(lib.fb_session_trim, handle.pointer, held)
+
     def _cancel(self) -> None:
         if self._handle is not None:
             self._cancelled = True
@@ -204,6 +227,7 @@ class Session:
         with self._use() as handle, Interruptible(self._cancel) as guard:
             if guard.stop:
                 raise StoppedError("session: interrupted")
+            self._settle(handle)
             error = _c.fb_error()
             late = self._cancelled
             position = lib.fb_session_position(handle.pointer)
@@ -217,14 +241,25 @@ class Session:
             if status:
                 self._callbacks.raise_again()
                 raise error_of(status, text(error.message))
+            if self._draft is not None:
+                self._draft._raise_again()
+
+    def _speculate(self, id: int, sampler: Any, most: int | None) -> list[int]:
+        """Appends a token, and the guesses after it that are right. Returns the tokens that were chosen, no more
+        than `most`."""
+        self._refuse_view("text")
+        ids, count = (ctypes.c_int32 * (MAX_DRAFT + 1))(), ctypes.c_int64()
+        most = MAX_DRAFT + 1 if most is None else most
+        self._step(lib.fb_session_speculate, id, sampler, most, ids, ctypes.byref(count))
+        return ids[: count.value]
 
     # ---- tokens ----
 
     def prefill(self, ids: Ids) -> None:
         """Appends tokens, int32 [count]. Fails without a change if an id is not in the vocabulary or the cache is
         too small."""
-        if self._moves and self._view is not None and self._view() is not None:
-            raise UsageError("logits: an array of the last step is in use (drop it before the next prefill)")
+        if self._moves:
+            self._refuse_view("prefill")
         values = ids_of(ids)
         self._step(lib.fb_session_prefill, values, len(values))
 
@@ -266,7 +301,7 @@ class Session:
     @property
     def length(self) -> int:
         """Tokens so far."""
-        return int(lib.fb_session_position(self._open().pointer))
+        return int(lib.fb_session_position(self._open().pointer)) - len(self._ahead)
 
     def __len__(self) -> int:
         return self.length
@@ -274,11 +309,13 @@ class Session:
     def trim(self, count: int) -> None:
         """Keeps the first `count` tokens and drops the rest. There are no logits until the next token."""
         with self._use() as handle:
+            self._settle(handle)
             call(lib.fb_session_trim, handle.pointer, _c.integer("count", count))
 
     def reset(self) -> None:
         """Back to no tokens."""
         with self._use() as handle:
+            self._ahead.clear()
             lib.fb_session_reset(handle.pointer)
             self._cancelled = False
 
@@ -286,9 +323,11 @@ class Session:
         """A second session with the same tokens and options. Both share their cache until one of them writes."""
         pointer = ctypes.c_void_p()
         with self._use() as handle:
+            self._settle(handle)
             call(lib.fb_session_fork, handle.pointer, ctypes.byref(pointer))
         fork = Session.__new__(Session)
         fork._moves, fork._capacity, fork.act, fork.kv = self._moves, self._capacity, self.act, self.kv
+        fork._draft = self._draft
         fork._begin(self.model, pointer, self._callbacks)
         return fork
 
@@ -354,6 +393,11 @@ class Session:
         """How often each fuse ran, and the calls that a step must make."""
         return {name: FuseCalls(*counts) for name, counts in self._counts(lib.fb_session_fuse_calls, 3)}
 
+    def draft_stats(self) -> DraftStats:
+        """What became of guesses since the session was created; zeros without a draft."""
+        with self._use() as handle:
+            return read_stats(handle.pointer)
+
     def _counts(self, function: Any, width: int) -> Iterator[tuple[str, list[int]]]:
         name = ctypes.c_char_p()
         counts = [ctypes.c_int64() for _ in range(width)]
@@ -402,7 +446,7 @@ class _Use:
 
 
 def _set_option(settings: Any, name: str, value: Any) -> None:
-    if name in ("on_hidden", "on_progress"):
+    if name in ("on_hidden", "on_progress", "draft"):
         return
     if name == "cache":
         settings.cache = _c.cache_kind(value)

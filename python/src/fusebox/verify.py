@@ -8,8 +8,10 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Iterator
 
+from . import _c_batch as b
 from . import _c_tools as c
-from ._c import cache_name, call, lib, text, to_bytes
+from . import _report
+from ._c import cache_name, call, integer, lib, text, to_bytes
 from ._execution import Execution, fill
 from ._report import make, options, set_cache
 from ._text import paragraph, plural, shown, table
@@ -340,3 +342,67 @@ def _stream_row(row: Any) -> StreamRow:
         perplexity_wanted=row.perplexity_wanted,
         ok=row.ok,
     )
+
+
+# ---- a batch against its requests alone ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """Answers in a batch against the same answers alone. It prints as ``fusebox verify --batch``."""
+
+    ok: bool
+    """All are the same, and no memory is left in use."""
+    rounds: int
+    """Mixtures."""
+    requests: int
+    answers: int
+    tokens: int
+    """Whose logits were compared."""
+    scores: int
+    """Tokens of prompts whose logits were compared."""
+    steps: int
+    rows: int
+    most_rows: int
+    """In one step."""
+    preempted: int
+    cached_tokens: int
+    cancelled: int
+    different: int
+    """Answers that differ."""
+    first: str
+    """The first difference; empty: none."""
+    plan_changes: int
+    held_steps: int
+    """Steps that took rows of a prompt through some layers only."""
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        mean = self.rows / self.steps if self.steps else 0.0
+        yield "requests", f"{self.requests}, with {self.answers} answers, {self.cancelled} of them cancelled"
+        yield "steps", f"{self.steps}, with {mean:.1f} rows on average, {self.most_rows} at most"
+        yield "a prompt by some layers only", f"{self.held_steps} of them"
+        yield "answers put back", f"{self.preempted}"
+        yield "tokens from the prefix cache", f"{self.cached_tokens}"
+        yield "fuses switched meanwhile", f"{self.plan_changes}"
+        compared = f"{self.tokens} tokens, and {self.scores} of prompts; {self.different} answers differ"
+        yield "compared with them alone", compared
+
+    def _verdict(self) -> str:
+        if self.ok:
+            return f"verified: {self.rounds} mixtures: all logits have the bits that they have alone"
+        return f"FAILED: {self.first}"
+
+    def __str__(self) -> str:
+        return "\n".join([*(f"{name:<28}  {value}" for name, value in self._rows()), self._verdict()])
+
+    def _repr_html_(self) -> str:
+        return table(["", ""], self._rows()) + paragraph(self._verdict())
+
+
+def prove_batch(model: Model, rounds: int | None, seed: int, execution: Execution) -> BatchReport:
+    settings = options(b.fb_batch_verify_options, lib.fb_batch_verify_options_init)
+    fill(settings, execution, "verify_batch")
+    if rounds is not None:
+        settings.rounds = integer("rounds", rounds)
+    settings.seed = integer("seed", seed, 0, 2**64 - 1)
+    return _report.compare(BatchReport, b.fb_batch_report, lib.fb_verify_batch, model, settings)

@@ -28,8 +28,10 @@ static void scores_of(const fb_call *call, const unit *u, const workspace *ws, f
 
 static void values_of(const fb_call *call, const unit *u, const fb_view *out, const workspace *ws, fb_dtype t,
                       void *const *from) {
+    const block_order order = unit_blocks(u);
     memset(ws->sum, 0, (size_t)(u->n * ws->stride) * sizeof *ws->sum);
-    for (int64_t first = 0; first < unit_count(u, u->n - 1); first += FB_ATTN_BLOCK) {
+    for (int64_t i = 0; i < order.count; i++) {
+        int64_t first = block_at(&order, i);
         range span = unit_span(u, first);
         if (span.end <= span.begin) continue;
         FB_FOR_DTYPE(t, T, get_weights(T, u, first, ws, from));
@@ -76,15 +78,22 @@ void FB_KERNEL(attn_values)(const fb_call *call, const fb_worker *worker) {
     }
 }
 
-FB_INLINE void softmax_of(fb_dtype t, const void *x, void *y, int64_t n, float *e) {
+/* Sums are in the order of the blocks. Slots that the item does not see add zero. */
+FB_INLINE void softmax_of(fb_dtype t, const fb_ring *ring, int64_t position, const void *x, void *y,
+                          float *e) {
+    const block_order order = blocks_of(ring, position, position);
+    int64_t n = fb_ring_count(ring, position);
     vf most = vf_set1(-INFINITY);
     for (int64_t i = 0; i < n; i += VW) most = vf_max(most, vf_get_n(t, x, i, n, -INFINITY));
     float max = vf_max_of(most);
     vf sum = vf_set1(0);
     for (int64_t i = 0; i < n; i += VW) {
         vf v = vf_exp(vf_get_n(t, x, i, n, -INFINITY) - max);
-        sum += v;
         memcpy(e + i, &v, sizeof v);
+    }
+    for (int64_t b = 0; b < order.count; b++) {
+        int64_t first = block_at(&order, b), end = first + FB_ATTN_BLOCK < n ? first + FB_ATTN_BLOCK : n;
+        for (int64_t i = first; i < end; i += VW) sum += vf_load_f32(e + i);
     }
     float scale = 1.0f / vf_sum(sum);
     for (int64_t i = 0; i < n; i += VW) vf_put_n(t, y, i, n, vf_load_f32(e + i) * scale);
@@ -97,8 +106,8 @@ void FB_KERNEL(softmax)(const fb_call *call, const fb_worker *worker) {
     for (int64_t item = begin; item < end; item++) {
         int64_t row = item / x->heads, head = item % x->heads;
         FB_FOR_DTYPE(x->dtype, T,
-                     softmax_of(T, fb_view_at(x, row, head), fb_view_at(y, row, head),
-                                fb_ring_count(&call->kv.ring, call->row[row].position), worker->scratch));
+                     softmax_of(T, &call->kv.ring, call->row[row].position, fb_view_at(x, row, head),
+                                fb_view_at(y, row, head), worker->scratch));
     }
 }
 
@@ -112,7 +121,7 @@ static void attend_rows(const fb_call *call, const unit *u, const workspace *ws)
     for (int n = 0; n < FB_ATTN_ROWS; n++) probs[n] = ws->rest + (n + 1) * stride;
     scores_of(call, u, ws, q->dtype, probs);
     for (int64_t n = 0; n < u->n; n++)
-        FB_FOR_DTYPE(q->dtype, T, softmax_of(T, probs[n], probs[n], unit_count(u, n), exps));
+        FB_FOR_DTYPE(q->dtype, T, softmax_of(T, u->ring, unit_position(u, n), probs[n], probs[n], exps));
     values_of(call, u, out, ws, q->dtype, probs);
 }
 

@@ -71,13 +71,17 @@ void FB_KERNEL(router)(const fb_call *call, const fb_worker *worker) {
     for (int64_t row = begin; row < end; row++) {
         const void *from = fb_view_at(x, row, 0);
         void *to = fb_view_at(out, row, 0);
-        input in = {floats, NULL, w->cols, NULL};
+        input in = {.x = floats, .ld = w->cols};
         FB_FOR_DTYPE(out->dtype, T,
                      normalise(seg->norm, T, T, from, stats_of(seg->norm, T, from, w->cols, seg->eps),
                                &call->weights[2], &call->weights[3], to));
-        floats_of(out->dtype, to, w->cols, floats);
+        if (both_bf16(worker, w, out->dtype))
+            in = (input){.bf16 = to, .ld = w->cols};
+        else
+            floats_of(out->dtype, to, w->cols, floats);
         for (int64_t n = 0; n < w->rows; n += most)
-            products(w, &in, 0, 1, n, w->rows - n < most ? w->rows - n : most, NULL, work, scores + n);
+            products(worker, w, &in, 0, 1, n, w->rows - n < most ? w->rows - n : most, NULL, work,
+                     scores + n);
         FB_FOR_DTYPE(out->dtype, T, round_row(T, scores, w->rows));
         choose(&call->attr, scores, w->rows, (uint8_t *)(scores + w->rows),
                fb_view_at(&call->out[1], row, 0));
@@ -136,19 +140,25 @@ static input gather_rows(const job *j, int s, const int32_t *pairs, int64_t coun
     int64_t part = dot == FB_DOT_GIVEN ? fb_q8_floats(k) : x->heads > 1 ? x->head_stride : k;
     fb_q8 *q = (fb_q8 *)(void *)j->inputs[s];
     float *floats = dot == FB_DOT_QUANTIZE ? j->inputs[s] + count * fb_q8_floats(k) : j->inputs[s];
+    uint8_t *copies = (uint8_t *)j->inputs[s];
+    const bool given = dot == FB_DOT_GIVEN;
+    const bool bf16 = dot == FB_DOT_FLOAT && both_bf16(j->worker, &call->weights[4 * s], x->dtype);
     for (int64_t i = 0; i < count; i++) {
         int64_t row = pairs[i] / used, at = call->attr.each ? pairs[i] % used * part : 0;
         const void *from = fb_at(x->data, x->dtype, row * x->row_stride + at);
-        bool given = dot == FB_DOT_GIVEN;
-        if (count == 1 && given) return (input){NULL, from, k / 32, NULL};
-        if (count == 1 && dot == FB_DOT_FLOAT && x->dtype == FB_F32) return (input){from, NULL, k, NULL};
+        if (count == 1 && given) return (input){.q = from, .ld = k / 32};
+        if (count == 1 && bf16) return (input){.bf16 = from, .ld = k};
+        if (count == 1 && dot == FB_DOT_FLOAT && x->dtype == FB_F32) return (input){.x = from, .ld = k};
         if (given)
             memcpy(q + i * (k / 32), from, (size_t)(k / 32) * sizeof *q);
+        else if (bf16)
+            memcpy(copies + 2 * i * k, from, 2 * (size_t)k);
         else
             floats_of(x->dtype, from, k, floats + i * k);
         if (dot == FB_DOT_QUANTIZE) quantize_row(floats + i * k, k, q + i * (k / 32));
     }
-    return dot == FB_DOT_FLOAT ? (input){floats, NULL, k, NULL} : (input){NULL, q, k / 32, NULL};
+    if (bf16) return (input){.bf16 = copies, .ld = k};
+    return dot == FB_DOT_FLOAT ? (input){.x = floats, .ld = k} : (input){.q = q, .ld = k / 32};
 }
 
 static input gather(const job *j, int s, const int32_t *pairs, int64_t count) {
@@ -201,7 +211,7 @@ static void run_pairs(const job *j, const fb_weight *weights, const int32_t *pai
             const uint8_t *then = s + 1 < j->segments ? weight_row(&weights[s + 1], n)
                                   : n + most < j->end ? weight_row(&weights[0], n + most)
                                                       : next;
-            products(&weights[s], &in[s], 0, count, n, ns, then, &j->work->tile, j->work->sums[s]);
+            products(j->worker, &weights[s], &in[s], 0, count, n, ns, then, &j->work->tile, j->work->sums[s]);
         }
         FB_FOR_DTYPE(j->call->out[0].dtype, T, store_pairs(T, j, pairs, count, n, ns));
     }

@@ -64,8 +64,10 @@ static void finish(const fb_view *out, const unit *u, const workspace *ws, const
 
 static void attend_flash(const fb_call *call, const unit *u, const workspace *ws) {
     online state[FB_ATTN_UNIT];
+    const block_order order = unit_blocks(u);
     start(call, u, ws, state);
-    for (int64_t first = 0; first < unit_count(u, u->n - 1); first += FB_ATTN_BLOCK) {
+    for (int64_t i = 0; i < order.count; i++) {
+        int64_t first = block_at(&order, i);
         range span = unit_span(u, first);
         if (span.end <= span.begin) continue;
         weights_of(call, u, first, span, ws, state);

@@ -5,12 +5,31 @@
 
 #include "backend/call.h"
 #include "base/pool.h"
+#include "base/quant.h"
+
+struct tile_work;
+
+/* sum[m * ldsum + n] for `rows` rows of x, `ldx` blocks apart, and the 16 * `groups` outputs that start at w,
+ * whose packed rows have `cols` columns. halves [rows, cols / 32]: the sum of the first half of each block of
+ * x, for a type whose parts have 16 columns. */
+typedef void (*fb_packed_sums)(const uint8_t *w, const fb_q8 *x, const int32_t *halves, int64_t ldx,
+                               int64_t cols, int64_t rows, int64_t groups, float *sum, int64_t ldsum);
+
+/* sum[m * BLOCK_N + n] of `rows` rows of x, `ldx` elements apart, and `ns` rows of w, all of bfloat16 with
+ * `cols` columns. The worker then reads the weights at `next`; NULL: not known. */
+typedef void (*fb_bf16_sums)(const uint8_t *w, const uint8_t *x, int64_t ldx, int64_t cols, int64_t rows,
+                             int64_t ns, const uint8_t *next, struct tile_work *work, float *sum);
 
 typedef struct fb_worker {
     int32_t index, count;
-    float *scratch;            /* this worker's own memory, 64-byte aligned */
-    bool by_head;              /* in attention's ops each worker takes whole KV heads */
-    bool apart;                /* each projection of a group is divided among the workers by itself */
+    float *scratch; /* this worker's own memory, 64-byte aligned */
+    bool by_head;   /* in attention's ops each worker takes whole KV heads */
+    bool apart;     /* each projection of a group is divided among the workers by itself */
+    const fb_packed_sums
+        *many;                 /* [FB_DTYPE_COUNT]: sums of many rows by a matrix unit; NULL: there is none */
+    int64_t many_rows;         /* from how many rows on; the bits are the same */
+    fb_bf16_sums bf16;         /* products of bfloat16 with bfloat16; NULL: they are widened */
+    float *prepared;           /* inputs that all workers prepare together (fb_prepares); NULL: none */
     const atomic_bool *cancel; /* once true, work may be left out; NULL: never */
     atomic_bool *left_out;     /* set when work was left out: the step then has no result */
 } fb_worker;
@@ -20,6 +39,18 @@ static inline bool fb_worker_cancelled(const fb_worker *worker) {
     if (!worker->cancel || !atomic_load_explicit(worker->cancel, memory_order_relaxed)) return false;
     atomic_store_explicit(worker->left_out, true, memory_order_relaxed);
     return true;
+}
+
+/* Whether workers prepare the inputs of a linear_group together, each some rows, before a barrier. Otherwise
+ * each prepares all rows for itself: that saves a barrier of one or two microseconds, and normalising and
+ * quantising 16 rows of 768 columns takes four. With 16 workers and many rows, preparing takes as long as
+ * multiplying if each does it all. */
+#define FB_PREPARE_ROWS 16
+static inline bool fb_prepares(const fb_call *call) {
+    bool quantises = false;
+    for (int s = 0; s < call->attr.segments; s++)
+        quantises = quantises || call->attr.segment[s].dot == FB_DOT_QUANTIZE;
+    return quantises && call->rows >= FB_PREPARE_ROWS;
 }
 
 /* Floats of scratch that a linear needs, besides its inputs. */
@@ -63,6 +94,8 @@ FB_OPS(X)
 #undef X
 /* Not an op: fills the screen of weight 0 (base/screen.h). */
 void FB_KERNEL(screen)(const fb_call *call, const fb_worker *worker);
+/* Nor this: fills the worker's part of worker->prepared for a linear_group that fb_prepares. */
+void FB_KERNEL(prepare)(const fb_call *call, const fb_worker *worker);
 #endif
 
 /* The items [begin, end) of this worker: see fb_pool_share. */

@@ -46,8 +46,8 @@ static bool same_input(const fb_call *call, int e, int s) {
            call->weights[4 * e + 3].data == call->weights[4 * s + 3].data;
 }
 
-FB_VARIANTS void normalise_rows(fb_dtype t, const fb_call *call, int s, int64_t k, known_stats *stats,
-                                float *out) {
+FB_VARIANTS void normalise_rows(fb_dtype t, fb_dtype to, const fb_call *call, int s, int64_t k,
+                                known_stats *stats, void *out) {
     const fb_weight *w = &call->weights[4 * s + 2], *b = &call->weights[4 * s + 3];
     fb_op_kind norm = call->attr.segment[s].norm;
     bool known = stats->segment >= 0 && call->rows <= BLOCK_M && same_rows(call, stats->segment, s);
@@ -56,7 +56,7 @@ FB_VARIANTS void normalise_rows(fb_dtype t, const fb_call *call, int s, int64_t 
         const void *x = fb_view_at(&call->in[s], row, 0);
         row_stats *of = &stats->row[row % BLOCK_M];
         if (!known) *of = stats_of(norm, t, x, k, call->attr.segment[s].eps);
-        normalise(norm, t, FB_F32, x, *of, w, b, out + row * k);
+        normalise(norm, t, to, x, *of, w, b, (void *)(uintptr_t)vf_address(to, out, row * k));
     }
 }
 
@@ -64,42 +64,105 @@ FB_VARIANTS void normalise_rows(fb_dtype t, const fb_call *call, int s, int64_t 
 static input prepare_floats(const fb_call *call, int s, int64_t k, known_stats *stats, float **scratch) {
     const fb_view *x = &call->in[s];
     fb_op_kind norm = call->attr.segment[s].norm;
-    if (norm == FB_OP_COUNT && x->dtype == FB_F32) return (input){x->data, NULL, x->row_stride, NULL};
+    if (norm == FB_OP_COUNT && x->dtype == FB_F32) return (input){.x = x->data, .ld = x->row_stride};
     float *out = *scratch;
     *scratch += call->rows * k;
     if (norm == FB_OP_COUNT)
         FB_FOR_DTYPE(x->dtype, T, widen(T, x, call->rows, k, out));
     else
-        FB_FOR_DTYPE(x->dtype, T, normalise_rows(T, call, s, k, stats, out));
-    return (input){out, NULL, k, NULL};
+        FB_FOR_DTYPE(x->dtype, T, normalise_rows(T, FB_F32, call, s, k, stats, out));
+    return (input){.x = out, .ld = k};
 }
 
-static input prepare_blocks(const fb_call *call, int s, const input *earlier, known_stats *stats,
-                            float **scratch) {
+/* The input as bfloat16 rows, which it is or is rounded to: in place, or in `scratch`, which then advances.
+ */
+static input prepare_bf16(const fb_call *call, int s, int64_t k, known_stats *stats, float **scratch) {
+    const fb_view *x = &call->in[s];
+    if (call->attr.segment[s].norm == FB_OP_COUNT) return (input){.bf16 = x->data, .ld = x->row_stride};
+    void *out = *scratch;
+    *scratch += (call->rows * k + 1) / 2;
+    normalise_rows(FB_BF16, FB_BF16, call, s, k, stats, out);
+    return (input){.bf16 = out, .ld = k};
+}
+
+/* Quantised rows of the input of segment s. */
+static void quantise_rows(const fb_call *call, int s, known_stats *stats, float *scratch, fb_q8 *out) {
+    int64_t k = call->weights[4 * s].cols;
+    input floats = prepare_floats(call, s, k, stats, &scratch);
+    for (int64_t row = 0; row < call->rows; row++)
+        quantize_row(floats.x + row * floats.ld, k, out + row * (k / 32));
+}
+
+static input prepare_blocks(const fb_worker *worker, const fb_call *call, int s, const input *earlier,
+                            known_stats *stats, float **scratch) {
     int64_t k = call->weights[4 * s].cols;
     fb_dot dot = call->attr.segment[s].dot;
+    bool bf16 = dot == FB_DOT_FLOAT && both_bf16(worker, &call->weights[4 * s], call->in[s].dtype);
     for (int e = 0; e < s; e++)
-        if (same_input(call, e, s)) return earlier[e];
+        if (same_input(call, e, s) && bf16 == (earlier[e].bf16 != NULL)) return earlier[e];
+    if (bf16) return prepare_bf16(call, s, k, stats, scratch);
     if (dot == FB_DOT_GIVEN) {
         const fb_view *x = &call->in[s];
-        return (input){NULL, x->data, x->row_stride / fb_q8_floats(32), NULL};
+        return (input){.q = x->data, .ld = x->row_stride / fb_q8_floats(32)};
     }
     if (dot == FB_DOT_FLOAT) return prepare_floats(call, s, k, stats, scratch);
     fb_q8 *out = (fb_q8 *)(void *)*scratch;
     *scratch += call->rows * fb_q8_floats(k);
-    float *rest = *scratch; /* reused: the floats are not needed after quantising */
-    input floats = prepare_floats(call, s, k, stats, &rest);
-    for (int64_t row = 0; row < call->rows; row++)
-        quantize_row(floats.x + row * floats.ld, k, out + row * (k / 32));
-    return (input){NULL, out, k / 32, NULL};
+    quantise_rows(call, s, stats, *scratch, out); /* what it needs there is free afterwards */
+    return (input){.q = out, .ld = k / 32};
 }
 
-/* Each worker prepares the whole input for itself. That is K elements a row, against K multiply-adds for each
- * of its outputs, and it saves a barrier. */
-static input prepare(const fb_call *call, int s, const input *earlier, known_stats *stats, float **scratch) {
-    input in = prepare_blocks(call, s, earlier, stats, scratch);
+/* Each worker prepares the whole input for itself, unless fb_prepares. That is K elements a row, against K
+ * multiply-adds for each of its outputs. */
+static input prepare(const fb_worker *worker, const fb_call *call, int s, const input *earlier,
+                     known_stats *stats, float **scratch) {
+    input in = prepare_blocks(worker, call, s, earlier, stats, scratch);
     add_halves(&call->weights[4 * s], call->rows, &in, scratch);
     return in;
+}
+
+/* Where the quantised input of segment s is in memory that all workers share, which begins at *at. */
+static input shared_input(const fb_call *call, int s, const input *earlier, float **at) {
+    const fb_weight *w = &call->weights[4 * s];
+    int64_t blocks = w->cols / 32;
+    input in = {.ld = blocks};
+    for (int e = 0; e < s && !in.q; e++)
+        if (same_input(call, e, s)) in = earlier[e];
+    if (!in.q) {
+        in.q = (const fb_q8 *)(const void *)*at;
+        *at += call->rows * fb_q8_floats(w->cols);
+    }
+    if (!in.halves && packed_wants_halves(w->dtype)) {
+        in.halves = (const int32_t *)(const void *)*at;
+        *at += call->rows * blocks;
+    }
+    return in;
+}
+
+void FB_KERNEL(prepare)(const fb_call *call, const fb_worker *worker) {
+    linear_work *work = (linear_work *)(void *)worker->scratch;
+    float *scratch = worker->scratch + FB_LINEAR_WORK, *at = worker->prepared;
+    input in[FB_MAX_SEGMENTS] = {{0}};
+    fb_call part = *call;
+    int64_t begin, end;
+    fb_worker_share(worker, call->rows, 1, &begin, &end);
+    part.rows = end - begin;
+    work->stats.segment = -1;
+    for (int s = 0; s < call->attr.segments; s++) {
+        if (call->attr.segment[s].dot != FB_DOT_QUANTIZE) continue;
+        bool known = false, halves_known = false;
+        in[s] = shared_input(call, s, in, &at);
+        for (int e = 0; e < s; e++) {
+            known = known || in[e].q == in[s].q;
+            halves_known = halves_known || in[e].halves == in[s].halves;
+        }
+        fb_q8 *q = (fb_q8 *)(uintptr_t)in[s].q + begin * in[s].ld;
+        part.in[s].data = fb_view_at(&call->in[s], begin, 0);
+        if (!known) quantise_rows(&part, s, &work->stats, scratch, q);
+        if (in[s].halves && !halves_known)
+            packed_halves(q, in[s].ld, call->weights[4 * s].cols, part.rows,
+                          (int32_t *)(uintptr_t)in[s].halves + begin * in[s].ld);
+    }
 }
 
 /* ---- outputs ---- */
@@ -158,9 +221,9 @@ static void store_block(const fb_call *call, int s, const block *b, float *const
     }
 }
 
-static void sums_of(const fb_call *call, int s, const input *in, const block *b, const uint8_t *next,
-                    tile_work *work, float *sums) {
-    products(&call->weights[4 * s], &in[s], b->row, b->rows, b->n, b->ns, next, work, sums);
+static void sums_of(const fb_worker *worker, const fb_call *call, int s, const input *in, const block *b,
+                    const uint8_t *next, tile_work *work, float *sums) {
+    products(worker, &call->weights[4 * s], &in[s], b->row, b->rows, b->n, b->ns, next, work, sums);
 }
 
 static const uint8_t *weights_at(const fb_call *call, int s, int64_t n) {
@@ -189,8 +252,8 @@ static void run_outputs(const fb_call *call, const fb_worker *worker, int s, con
                        end - n < most ? end - n : most};
             if (call->rows > 1 && fb_worker_cancelled(worker)) return;
             const uint8_t *after = n + most < end ? weights_at(call, s, n + most) : next;
-            sums_of(call, s, in, &b, both ? weights_at(call, 1, n) : after, &work->tile, at[s]);
-            if (both) sums_of(call, 1, in, &b, after, &work->tile, at[1]);
+            sums_of(worker, call, s, in, &b, both ? weights_at(call, 1, n) : after, &work->tile, at[s]);
+            if (both) sums_of(worker, call, 1, in, &b, after, &work->tile, at[1]);
             store_block(call, s, &b, at);
         }
 }
@@ -241,7 +304,11 @@ static void run_group(const fb_call *call, const fb_worker *worker) {
     if (own == ranges) return;
     fetch_first(first[own], &call->weights[4 * own]);
     work->stats.segment = -1;
-    for (int s = 0; s < segments; s++) in[s] = prepare(call, s, in, &work->stats, &scratch);
+    float *shared = worker->prepared;
+    for (int s = 0; s < segments; s++)
+        in[s] = shared && call->attr.segment[s].dot == FB_DOT_QUANTIZE
+                    ? shared_input(call, s, in, &shared)
+                    : prepare(worker, call, s, in, &work->stats, &scratch);
     for (int s = 0; s < ranges; s++) run_outputs(call, worker, s, in, begin[s], end[s], first[s + 1], work);
 }
 
@@ -288,8 +355,10 @@ static void look(fb_dtype act, float *scores, int64_t n, int64_t first, float *b
 
 /* A worker's part of head_argmax for one row. */
 typedef struct head {
+    const fb_worker *worker;
     const fb_call *call; /* a linear */
     const input *in;
+    const input *floats; /* the same rows, for the screen */
     fb_dtype act;
     int64_t row, begin, end;
     linear_work *work;
@@ -304,7 +373,7 @@ static void start_best(const head *h) {
 /* Computes outputs n to n + ns - 1 in full and looks for the best. */
 static void look_at(const head *h, int64_t n, int64_t ns, const uint8_t *next, float *sums) {
     block b = {h->row, 1, n, ns};
-    sums_of(h->call, 0, h->in, &b, next, &h->work->tile, sums);
+    sums_of(h->worker, h->call, 0, h->in, &b, next, &h->work->tile, sums);
     for (int64_t i = 0; i < ns; i += BLOCK_N)
         look(h->act, sums + i, ns - i < BLOCK_N ? ns - i : BLOCK_N, n + i, h->best);
 }
@@ -330,34 +399,63 @@ static int64_t count_candidates(const fb_screen *s, screened x, int64_t n, int64
     return count;
 }
 
-/* find_best by the screen. False: the screen cannot tell. */
-static bool find_screened(const head *h) {
-    const fb_weight *w = &h->call->weights[0];
-    const fb_screen *s = w->screen;
-    const int64_t most = BLOCK_M * BLOCK_N;
-    float *sums = h->work->sums[0];
-    screened x = screen_of(s, h->in->x + h->row * h->in->ld, w->cols, (fb_q8 *)(void *)h->work->tile.panel);
-    if (x.bound != x.bound) return false;
-    start_best(h);
-    for (int64_t n = h->begin; n < h->end; n += most) {
-        int64_t ns = h->end - n < most ? h->end - n : most;
-        packed_sums(FB_Q8_0)(packed_at(FB_Q8_0, s->copy.data, w->cols, n), x.q, NULL, w->cols / 32, w->cols,
-                             1, (ns + FB_PACK_ROWS - 1) / FB_PACK_ROWS, sums, BLOCK_N);
-        float limit = screen_limit(s, x, n, ns, sums, h->best[0], h->act);
-        if (limit != limit) return false;
-        if (count_candidates(s, x, n, ns, sums, limit) >
-            ns / SCREEN_FEW) { /* reading all rows in order is faster */
-            look_at(h, n, ns, NULL, h->work->sums[1]);
-            continue;
-        }
-        for (int64_t i = 0; i < ns; i += VW) {
-            vf high = screen_high(s, x, n, i, ns, sums);
-            if (!vf_reaches(high, limit)) continue;
-            for (int j = 0; j < VW; j++)
-                if (high[j] >= limit) look_at(h, n + i + j, 1, NULL, h->work->sums[1]);
-        }
+/* Looks at those of the outputs n to n + ns - 1 whose products with the screen, `sums`, reach the best.
+ * False: the screen cannot tell. */
+static bool look_screened(const head *h, screened x, int64_t n, int64_t ns, const float *sums) {
+    const fb_screen *s = h->call->weights[0].screen;
+    float limit = screen_limit(s, x, n, ns, sums, h->best[0], h->act);
+    if (limit != limit) return false;
+    if (count_candidates(s, x, n, ns, sums, limit) >
+        ns / SCREEN_FEW) { /* reading all rows in order is faster */
+        look_at(h, n, ns, NULL, h->work->sums[1]);
+        return true;
+    }
+    for (int64_t i = 0; i < ns; i += VW) {
+        vf high = screen_high(s, x, n, i, ns, sums);
+        if (!vf_reaches(high, limit)) continue;
+        for (int j = 0; j < VW; j++)
+            if (high[j] >= limit) look_at(h, n + i + j, 1, NULL, h->work->sums[1]);
     }
     return true;
+}
+
+/* Rows that go through a head together: each weight is then read once for all of them. */
+#define HEAD_ROWS 8
+
+/* find_best of `rows` rows by the screen. False: it cannot tell the best of some row. */
+static bool find_screened(const head *rows, int64_t count) {
+    const fb_weight *w = &rows->call->weights[0];
+    const int64_t most = BLOCK_M * BLOCK_N / (count > 1 ? HEAD_ROWS : 1), blocks = w->cols / 32;
+    float *sums = rows->work->sums[0];
+    fb_q8 *q = (fb_q8 *)(void *)rows->work->tile.panel;
+    screened x[HEAD_ROWS];
+    for (int64_t m = 0; m < count; m++) {
+        x[m] =
+            screen_of(w->screen, rows->floats->x + rows[m].row * rows->floats->ld, w->cols, q + m * blocks);
+        if (x[m].bound != x[m].bound) return false;
+        start_best(&rows[m]);
+    }
+    for (int64_t n = rows->begin; n < rows->end; n += most) {
+        int64_t ns = rows->end - n < most ? rows->end - n : most;
+        packed_sums(rows->worker, FB_Q8_0, count)(packed_at(FB_Q8_0, w->screen->copy.data, w->cols, n), q,
+                                                  NULL, blocks, w->cols, count,
+                                                  (ns + FB_PACK_ROWS - 1) / FB_PACK_ROWS, sums, most);
+        for (int64_t m = 0; m < count; m++)
+            if (!look_screened(&rows[m], x[m], n, ns, sums + m * most)) return false;
+    }
+    return true;
+}
+
+/* find_best of several rows. */
+static void find_best_rows(const head *rows, int64_t count) {
+    float *sums = rows->work->sums[0];
+    for (int64_t m = 0; m < count; m++) start_best(&rows[m]);
+    for (int64_t n = rows->begin; n < rows->end; n += BLOCK_N) {
+        block b = {rows->row, count, n, rows->end - n < BLOCK_N ? rows->end - n : BLOCK_N};
+        const uint8_t *next = n + BLOCK_N < rows->end ? weights_at(rows->call, 0, n + BLOCK_N) : NULL;
+        sums_of(rows->worker, rows->call, 0, rows->in, &b, next, &rows->work->tile, sums);
+        for (int64_t m = 0; m < count; m++) look(rows->act, sums + m * BLOCK_N, b.ns, n, rows[m].best);
+    }
 }
 
 /* Each worker writes its best output as two floats (value, column) at its index in the output row; a NaN
@@ -368,16 +466,31 @@ void FB_KERNEL(head_argmax)(const fb_call *call, const fb_worker *worker) {
     fb_call plain = as_group(call);
     linear_work *work = (linear_work *)(void *)worker->scratch;
     float *scratch = worker->scratch + FB_LINEAR_WORK;
-    head h = {.call = &plain, .act = call->act, .work = work};
+    head h = {.worker = worker, .call = &plain, .act = call->act, .work = work};
     fb_worker_share(worker, w->rows, FB_LINEAR_GRAIN, &h.begin, &h.end);
     bool screen = call->attr.screen && w->screen && w->screen->ready;
     if (!screen && h.begin < h.end) fetch_first(weights_at(&plain, 0, h.begin), w);
     work->stats.segment = -1;
-    input in = prepare(&plain, 0, NULL, &work->stats, &scratch);
+    input in = prepare(worker, &plain, 0, NULL, &work->stats, &scratch), floats = in;
+    if (screen && in.bf16) floats = prepare_floats(&plain, 0, w->cols, &work->stats, &scratch);
     h.in = &in;
-    for (; h.row < call->rows; h.row++) {
-        if (h.row > 0 && fb_worker_cancelled(worker)) return;
-        h.best = (float *)fb_view_at(&call->out[0], h.row, 0) + 2 * worker->index;
-        if (!screen || !find_screened(&h)) find_best(&h);
+    h.floats = &floats;
+    /* As many rows as have room for what the screen multiplies. */
+    const int64_t room = (int64_t)(sizeof work->tile.panel / (size_t)(w->cols / 32 + 1) / sizeof(fb_q8));
+    const int64_t most = !screen || room > HEAD_ROWS ? HEAD_ROWS : room > 1 ? room : 1;
+    for (int64_t row = 0; row < call->rows; row += most) {
+        head rows[HEAD_ROWS];
+        int64_t count = call->rows - row < most ? call->rows - row : most;
+        if (row > 0 && fb_worker_cancelled(worker)) return;
+        for (int64_t m = 0; m < count; m++) {
+            rows[m] = h;
+            rows[m].row = row + m;
+            rows[m].best = (float *)fb_view_at(&call->out[0], row + m, 0) + 2 * worker->index;
+        }
+        if (screen && find_screened(rows, count)) continue;
+        if (count == 1)
+            find_best(rows);
+        else
+            find_best_rows(rows, count);
     }
 }

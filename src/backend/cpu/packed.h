@@ -9,10 +9,7 @@
 #include "backend/cpu/simd.h"
 #include "base/pack_blocks.h"
 
-/* sum[m * ldsum + n] for `rows` rows of x, `ldx` blocks apart, and the 16 * `groups` outputs that start at w.
- * `cols`: of a row. halves [rows, cols / 32]: packed_halves, for a type that wants them. */
-typedef void (*packed_sums_fn)(const uint8_t *w, const fb_q8 *x, const int32_t *halves, int64_t ldx,
-                               int64_t cols, int64_t rows, int64_t groups, float *sum, int64_t ldsum);
+/* An fb_packed_sums (kernel.h) for each type. */
 #define PACKED_TYPES(X)                                                                                      \
     X(FB_Q8_0, q8_0)                                                                                         \
     X(FB_Q4_0, q4_0)                                                                                         \
@@ -32,13 +29,13 @@ typedef void (*packed_sums_fn)(const uint8_t *w, const fb_q8 *x, const int32_t *
                                   int64_t cols, int64_t rows, int64_t groups, float *sum, int64_t ldsum);
 PACKED_TYPES(X)
 #undef X
-static inline packed_sums_fn packed_sums(fb_dtype dtype) {
-    static const packed_sums_fn table[FB_DTYPE_COUNT] = {
+static inline fb_packed_sums packed_sums(const fb_worker *worker, fb_dtype dtype, int64_t rows) {
+    static const fb_packed_sums table[FB_DTYPE_COUNT] = {
 #define X(TYPE, name) [TYPE] = FB_KERNEL(packed_##name),
         PACKED_TYPES(X)
 #undef X
     };
-    return table[dtype];
+    return worker->many && rows >= worker->many_rows ? worker->many[dtype] : table[dtype];
 }
 
 /* Types whose parts have 16 columns need the sum of the first half of each block of x. */

@@ -4,14 +4,20 @@
 
 #include "backend/cpu/tile.h"
 
-/* An input: rows of float32 or of quantised blocks, with a stride of `ld` elements or blocks. halves
- * [rows, blocks]: see packed_halves. */
+/* An input: rows of float32, of quantised blocks or of bfloat16, with a stride of `ld` elements or blocks.
+ * halves [rows, blocks]: see packed_halves. */
 typedef struct input {
     const float *x;
     const fb_q8 *q; /* or NULL */
     int64_t ld;
     const int32_t *halves; /* or NULL */
+    const uint8_t *bf16;   /* or NULL */
 } input;
+
+/* Whether a weight's products with activations of `act` are those of worker->bf16. */
+static inline bool both_bf16(const fb_worker *worker, const fb_weight *w, fb_dtype act) {
+    return worker->bf16 && w->dtype == FB_BF16 && act == FB_BF16;
+}
 
 /* Adds the halves that a weight wants, in `scratch`, which then advances. */
 static inline void add_halves(const fb_weight *w, int64_t rows, input *in, float **scratch) {
@@ -43,13 +49,19 @@ static inline const uint8_t *weight_row(const fb_weight *w, int64_t n) {
 
 /* Computes sums[m * BLOCK_N + n] of rows [row, row + rows) of an input and outputs [n, n + ns) of a weight.
  * `next` is the address of the weights that the worker reads next; NULL: none. */
-static inline void products(const fb_weight *w, const input *in, int64_t row, int64_t rows, int64_t n,
-                            int64_t ns, const uint8_t *next, tile_work *work, float *sums) {
+static inline void products(const fb_worker *worker, const fb_weight *w, const input *in, int64_t row,
+                            int64_t rows, int64_t n, int64_t ns, const uint8_t *next, tile_work *work,
+                            float *sums) {
     if (in->q) {
         int64_t groups = (ns + FB_PACK_ROWS - 1) / FB_PACK_ROWS;
         const int32_t *halves = in->halves ? in->halves + row * (w->cols / 32) : NULL;
-        packed_sums(w->dtype)(weight_row(w, n), in->q + row * in->ld, halves, in->ld, w->cols, rows, groups,
-                              sums, BLOCK_N);
+        packed_sums(worker, w->dtype, rows)(weight_row(w, n), in->q + row * in->ld, halves, in->ld, w->cols,
+                                            rows, groups, sums, BLOCK_N);
+        return;
+    }
+    if (in->bf16) {
+        worker->bf16(weight_row(w, n), vf_address(FB_BF16, in->bf16, row * in->ld), in->ld, w->cols, rows, ns,
+                     next, work, sums);
         return;
     }
     const float *x = in->x + row * in->ld;

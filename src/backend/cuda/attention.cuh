@@ -16,8 +16,9 @@
 /* Wider heads have no flash kernel: attn_rows computes them. */
 #define FB_FLASH_WIDTH 256
 
-/* Which slots of the cache a token sees: fb_ring in 32 bits, for positions reduced by fb_past. A dense cache
- * counts as all sinks, so that it needs no case of its own. */
+/* Which slots of the cache a token sees: fb_ring in 32 bits. A dense cache counts as all sinks, so that it
+ * needs no case of its own. Rings are those of sessions: `begin` and `size` are multiples of FB_RING_BLOCK.
+ */
 struct fb_slots {
     const fb_row *rows; /* the launch's, in device memory */
     int last;           /* the last row's number */
@@ -133,24 +134,37 @@ int fb_cuda_flash_prefill(const fb_attention *a, const fb_cuda_context *cx);
 
 FB_DEVICE float fb_capped(float score, float cap) { return cap ? fb_softcap(score, cap) : score; }
 
-/* A position; of a ring that has wrapped: modulo the ring's size, plus that size. A token there sees the same
- * slots. Products of it do not overflow, and later rows of the sequence need no division. */
-FB_DEVICE int fb_reduced(const fb_slots &s, int64_t position) {
-    int64_t after = position - s.sinks;
-    return after < s.size ? (int)position : s.sinks + s.size + (int)(after % s.size);
+/* Sums over a ring have one order, from the oldest position to the newest, whatever its size. So kernels
+ * count slots from an origin: the first position of the oldest block (FB_RING_BLOCK positions after the
+ * sinks) that some row sees. Sinks have slots 0 to sinks - 1, position sinks + origin has slot `begin`, the
+ * next one the next. These slots ascend with the positions. A row sees at most two ranges of them, [0, sinks)
+ * and a part of those from `begin` on. fb_turn and fb_physical say where a slot lies in the cache.
+ *
+ * Positions are also counted from the origin: a position less the origin has 32 bits. */
+
+/* The origin of a row alone. Of several rows of a sequence: that of the first one. 0 for a dense cache. */
+FB_DEVICE int64_t fb_origin(const fb_slots &s, int64_t position) {
+    int64_t unseen = position - s.sinks - s.window;
+    return unseen > 0 ? unseen / FB_RING_BLOCK * FB_RING_BLOCK : 0;
+}
+FB_DEVICE int64_t fb_row_origin(const fb_slots &s, int row) { return fb_origin(s, s.rows[row].position); }
+
+/* The position of a row less the origin. Rows beyond the last one, which pad the last tile, get the last
+ * one's position. */
+FB_DEVICE int fb_position(const fb_slots &s, int64_t origin, int row) {
+    return (int)(s.rows[min(row, s.last)].position - origin);
 }
 
-/* The position of a row of any sequence. */
-FB_DEVICE int fb_row_position(const fb_slots &s, int row) { return fb_reduced(s, s.rows[row].position); }
-
-/* Of rows of one sequence: that of the first. */
-FB_DEVICE int fb_past(const fb_slots &s) { return fb_row_position(s, 0); }
-
-/* Of rows of one sequence: `past` (fb_past's) plus the distance from the first row. Reduced by itself, a row
- * of a ring could end up one ring size before or after the others. Rows beyond the last one, which pad the
- * last tile, get the last one's position. */
-FB_DEVICE int fb_position(const fb_slots &s, int past, int row) {
-    return past + (int)(s.rows[min(row, s.last)].position - s.rows->position);
+/* How many slots of the ring precede that of the origin in the cache. */
+FB_DEVICE int fb_turn(const fb_slots &s, int64_t origin) {
+    return !origin || origin < s.size ? (int)origin : (int)(origin % s.size);
+}
+/* Where a slot lies in the cache. So many slots from a multiple of FB_RING_BLOCK on lie one behind another.
+ */
+FB_DEVICE int fb_physical(const fb_slots &s, int turn, int slot) {
+    if (slot < s.begin) return slot;
+    slot += turn;
+    return slot < s.begin + s.size ? slot : slot - s.size;
 }
 
 /* The keys or the values of one KV head of a sequence. */
@@ -177,71 +191,28 @@ FB_DEVICE const K *fb_slot_row(const fb_attention &a, const fb_slot_rows<K> &row
     return rows.whole ? rows.whole + (int64_t)slot * a.width : fb_slot_in_block(a, rows, slot);
 }
 
-/* As fb_ring_count. */
-FB_DEVICE int fb_count(const fb_slots &s, int position) {
-    if (position < s.sinks) return position + 1;
-    return s.begin + min(position - s.sinks + 1, s.size);
-}
-
-/* A token's place in the ring. after: how many tokens of the ring precede it, negative for a sink. head: the
- * same modulo the ring's size, which is its slot counted from the ring's first. */
-struct fb_ring_place {
-    int after, head;
-};
-FB_DEVICE fb_ring_place fb_ring_place_of(const fb_slots &s, int position) {
-    int after = position - s.sinks, head = after;
-    /* Less than three sizes: fb_past is less than two, and a step has no more rows than the ring has slots.
-     */
-    if (head >= s.size) head -= s.size;
-    if (head >= s.size) head -= s.size;
-    return {after, head};
-}
-
-/* How many tokens the one in `slot`, which is one of the ring's, is behind the head. For a sink (head < 0) it
- * is more than the sink's `after`: a sink sees no slot of the ring. */
-FB_DEVICE int fb_behind(const fb_slots &s, int head, int slot) {
-    int behind = head - (slot - s.begin);
-    return behind < 0 ? behind + s.size : behind;
-}
-
-/* As fb_ring_sees. */
-FB_DEVICE bool fb_sees(const fb_slots &s, const fb_ring_place &place, int slot) {
-    if (slot < s.begin) return slot < s.sinks && slot - s.sinks <= place.after;
-    return fb_behind(s, place.head, slot) <= min(place.after, s.window);
-}
-
-/* The smallest range of slots within [begin, end) that has all that positions `first` to `last` of a step see
- * there; [begin, begin) if they see nothing. */
-struct fb_span {
+/* The slots [begin, end). */
+struct fb_range {
     int begin, end;
 };
-FB_DEVICE void fb_span_add(fb_span *span, int begin, int end, int from, int to) {
-    from = max(from, begin);
-    to = min(to, end);
-    if (from >= to) return;
-    span->begin = min(span->begin, from);
-    span->end = max(span->end, to);
+/* What a position sees of the ring, if any. */
+FB_DEVICE fb_range fb_seen_in_ring(const fb_slots &s, int position) {
+    int after = position - s.sinks;
+    return {s.begin + max(after - s.window, 0), after < 0 ? s.begin : s.begin + after + 1};
 }
-FB_DEVICE fb_span fb_span_of(const fb_slots &s, int first, int last, int begin, int end) {
-    fb_ring_place place = fb_ring_place_of(s, last);
-    fb_span span = {end, begin};
-    fb_span_add(&span, begin, end, 0, min(last + 1, s.sinks));
-    if (place.after >= 0) {
-        int back = min(place.after, last - first + s.window), wrapped = back - place.head;
-        fb_span_add(&span, begin, end, s.begin + max(place.head - back, 0), s.begin + place.head + 1);
-        if (wrapped > 0) fb_span_add(&span, begin, end, s.begin + s.size - wrapped, s.begin + s.size);
-    }
-    if (span.begin >= span.end) span = {begin, begin};
-    return span;
+/* What it sees of the sinks. */
+FB_DEVICE fb_range fb_seen_sinks(const fb_slots &s, int position) { return {0, min(position + 1, s.sinks)}; }
+/* What it sees of the half that has `slot`. */
+FB_DEVICE fb_range fb_seen_around(const fb_slots &s, int position, int slot) {
+    return slot < s.begin ? fb_seen_sinks(s, position) : fb_seen_in_ring(s, position);
 }
-
-/* Whether each of the positions `first` to `last` of a step sees all slots [begin, end), which are either all
- * sinks or all the ring's. */
-FB_DEVICE bool fb_all_see(const fb_slots &s, int first, int last, int begin, int end) {
-    fb_ring_place place = fb_ring_place_of(s, first);
-    if (begin < s.begin) return end <= min(first + 1, s.sinks);
-    int oldest = fb_behind(s, place.head, begin), newest = fb_behind(s, place.head, end - 1);
-    return oldest - newest == end - 1 - begin && oldest <= place.after && oldest + last - first <= s.window;
+FB_DEVICE bool fb_sees(const fb_slots &s, int position, int slot) {
+    fb_range seen = fb_seen_around(s, position, slot);
+    return slot >= seen.begin && slot < seen.end;
+}
+/* A position sees nothing in this slot or any later one. */
+FB_DEVICE int fb_count(const fb_slots &s, int position) {
+    return position < s.sinks ? position + 1 : s.begin + position - s.sinks + 1;
 }
 
 /* Loads and stores by a type known at run time. Each activation is read or written once, so the switch costs
@@ -305,8 +276,11 @@ template <class K> FB_DEVICE void fb_load_chunk(const K *row, int c, int width, 
 }
 
 FB_DEVICE int fb_item_row(const fb_attention &a, int item) { return item / a.group; }
-FB_DEVICE int fb_item_position(const fb_attention &a, int past, int item) {
-    return fb_position(a.slots, past, fb_item_row(a, item));
+FB_DEVICE int64_t fb_item_origin(const fb_attention &a, int item) {
+    return fb_row_origin(a.slots, fb_item_row(a, item));
+}
+FB_DEVICE int fb_item_position(const fb_attention &a, int64_t origin, int item) {
+    return fb_position(a.slots, origin, fb_item_row(a, item));
 }
 FB_DEVICE int fb_item_head(const fb_attention &a, int kv_head, int item) {
     return kv_head * a.group + item % a.group;

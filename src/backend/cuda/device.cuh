@@ -25,6 +25,7 @@
 #define FB_ALL      0xffffffffu
 #define FB_DEVICE   __device__ __forceinline__
 #define FB_HOST_DEV __host__ __device__ __forceinline__
+#define FB_NOINLINE static __device__ __noinline__
 
 /* ---- element types ---- */
 

@@ -1,12 +1,14 @@
 /* embed, embed_position: look up rows of a table. */
 #include "backend/cuda/chunk.cuh"
+#include "backend/cuda/records.cuh"
 
 #define THREADS 128
 
 typedef struct embed_args {
     fb_weight table;
-    const fb_row *row; /* [rows] */
-    bool by_position;  /* else by token */
+    int64_t record_row; /* bytes of a row in records; 0: it has another layout */
+    const fb_row *row;  /* [rows] */
+    bool by_position;   /* else by token */
     void *out;
     int64_t row_stride, rows;
     bool fast; /* 16 bytes at a time */
@@ -27,6 +29,13 @@ FB_DEVICE void get_chunk(const embed_args &args, int64_t index, int64_t first, i
     if (w->dtype == FB_F32) return get_floats((const float *)w->data + at, count, args.fast, to);
     if (w->dtype == FB_F16) return get_floats((const fb_half *)w->data + at, count, args.fast, to);
     if (w->dtype == FB_BF16) return get_floats((const fb_bfloat *)w->data + at, count, args.fast, to);
+    if (args.record_row) {
+        const fb_record_type t = fb_record_type_of(w->dtype);
+        int chunk = (int)(first / 32);
+        fb_record_of of = fb_record_find(t, (const uint8_t *)w->data + index * args.record_row,
+                                         (int)(w->cols / 32), &chunk);
+        return fb_record_eight(t, fb_record_at(t, of.record, of.count, chunk), (int)(first % 32 / 8), to);
+    }
     /* A quantised row is whole blocks of 32, so `at` is a multiple of 8 and the 8 bytes of Q8_0 are aligned.
      * In a Q4_0 block chunks 0 and 1 are the low nibbles of its 16 bytes, chunks 2 and 3 the high ones. */
     const int64_t all = w->rows * w->cols;
@@ -65,9 +74,11 @@ template <class T> __global__ void __launch_bounds__(THREADS) embed_rows(embed_a
 
 static int look_up(const fb_call *call, const fb_cuda_context *cx, bool by_position) {
     const fb_view *out = &call->out[0];
-    embed_args args = {call->weights[0], call->row,  by_position, out->data,
-                       out->row_stride,  call->rows, false,       call->attr.scale ? call->attr.scale : 1};
+    embed_args args = {call->weights[0], 0,         call->row,
+                       by_position,      out->data, out->row_stride,
+                       call->rows,       false,     call->attr.scale ? call->attr.scale : 1};
     const int64_t cols = args.table.cols, share = THREADS * FB_CHUNK;
+    if (fb_record_has(args.table.dtype)) args.record_row = fb_record_row_bytes(args.table.dtype, cols);
     args.fast = cols % FB_CHUNK == 0 && fb_aligned(args.table.data, 16) && fb_aligned(out->data, 16) &&
                 (call->rows == 1 || out->row_stride * fb_dtype_size(out->dtype) % 16 == 0);
     dim3 grid((unsigned)((cols + share - 1) / share), (unsigned)(call->rows < 65535 ? call->rows : 65535));

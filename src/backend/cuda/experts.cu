@@ -5,6 +5,7 @@
  * adds its chunks in the same order in both, so the bits are the same. */
 #include "backend/cuda/activation.cuh"
 #include "backend/cuda/norm.cuh"
+#include "backend/cuda/records.cuh"
 
 #define WARPS   8
 #define THREADS (WARPS * FB_WARP)
@@ -162,7 +163,9 @@ int fb_cuda_router(const fb_call *call, const fb_cuda_context *cx) {
 
 typedef struct expert_weight {
     const uint8_t *data;
-    const fb_half *scales; /* of quantised weights */
+    const fb_half *scales; /* of Q8_0 and Q4_0 */
+    fb_dtype dtype;        /* of records, and the bytes of a row of them */
+    int64_t row_bytes;
 } expert_weight;
 
 typedef struct expert_args {
@@ -193,6 +196,7 @@ template <class T> FB_DEVICE void load_some(const T *row, int64_t i, int64_t k, 
 
 struct blocks_8 {}; /* Q8_0 */
 struct blocks_4 {}; /* Q4_0 */
+struct records {};  /* other quantised types; which one is known at run time */
 
 /* Weights as floats: elements [i, i + 8) of row n. */
 template <class W> struct weights_of {
@@ -216,6 +220,15 @@ template <int b> struct blocks_of {
 };
 template <> struct weights_of<blocks_8> : blocks_of<8> {};
 template <> struct weights_of<blocks_4> : blocks_of<4> {};
+
+template <> struct weights_of<records> {
+    static FB_DEVICE void load(const expert_weight &w, int64_t n, int64_t i, int64_t k, float *to) {
+        const fb_record_type t = fb_record_type_of(w.dtype);
+        int chunk = (int)(i / 32);
+        const fb_record_of of = fb_record_find(t, w.data + n * w.row_bytes, (int)(k / 32), &chunk);
+        fb_record_eight(t, fb_record_at(t, of.record, of.count, chunk), (int)(i % 32 / 8), to);
+    }
+};
 
 FB_DEVICE float dot_8(const float *x, const float *w) {
     float low = x[0] * w[0], high = x[4] * w[4];
@@ -267,6 +280,38 @@ template <class W> struct lane_products<fb_q8, W> {
                     sum = __dp4a((int)word, (int)xs[i], sum);
                 }
                 acc[m] = fmaf((float)sum, scale * q->scale, acc[m]);
+            }
+        }
+    }
+};
+
+template <> struct lane_products<fb_q8, records> {
+    template <int M>
+    static FB_DEVICE void add(const expert_weight &w, int64_t n, int64_t k, const void *const *x,
+                              float *acc) {
+        const fb_record_type t = fb_record_type_of(w.dtype);
+        const int blocks = (int)(k / 32);
+#pragma unroll 1
+        for (int b = (int)(threadIdx.x % FB_WARP); b < blocks; b += FB_WARP) {
+            int chunk = b;
+            const fb_record_of of = fb_record_find(t, w.data + n * w.row_bytes, blocks, &chunk);
+            const fb_record_place at = fb_record_at(t, of.record, of.count, chunk);
+            const fb_record_scales scales = fb_record_scales_of(t, at);
+            uint32_t quads[8];
+            fb_record_quads<false>(t, at, quads);
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                const fb_q8 *q = (const fb_q8 *)x[m] + b;
+                const uint32_t *xs = (const uint32_t *)q->q;
+                int half[2] = {0, 0}, sums[2] = {0, 0};
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    half[0] = __dp4a((int)quads[i], (int)xs[i], half[0]);
+                    half[1] = __dp4a((int)quads[i + 4], (int)xs[i + 4], half[1]);
+                    sums[0] = __dp4a((int)xs[i], 0x01010101, sums[0]);
+                }
+                sums[1] = q->sum - sums[0];
+                acc[m] = fmaf(fb_record_product(t, scales, half[0], half[1], sums), q->scale, acc[m]);
             }
         }
     }
@@ -412,14 +457,17 @@ static int launch_weights(const fb_cuda_context *cx, fb_dtype w, bool integers, 
         return integers ? launch_typed<T, fb_q8, blocks_8>(cx, args) : launch_typed<T, T, blocks_8>(cx, args);
     if (w == FB_Q4_0)
         return integers ? launch_typed<T, fb_q8, blocks_4>(cx, args) : launch_typed<T, T, blocks_4>(cx, args);
+    if (fb_record_has(w))
+        return integers ? launch_typed<T, fb_q8, records>(cx, args) : launch_typed<T, T, records>(cx, args);
     FB_FOR_TYPE(w, W, return (launch_typed<T, T, W>(cx, args)));
     return 1; /* cudaErrorInvalidValue */
 }
 
 static expert_weight weight_of(const fb_weight *w) {
     const uint8_t *data = (const uint8_t *)w->data;
+    if (fb_record_has(w->dtype)) return {data, NULL, w->dtype, fb_record_row_bytes(w->dtype, w->cols)};
     int64_t quants = w->packed ? w->rows * (w->cols / 32) * (fb_dtype_bytes(w->dtype, 32) - 2) : 0;
-    return {data, (const fb_half *)(const void *)(data + quants)};
+    return {data, (const fb_half *)(const void *)(data + quants), w->dtype, 0};
 }
 
 /* Scratch: x as integers, then what the experts of many rows computed, before it is added up. */

@@ -1,9 +1,10 @@
 /* attn_flash for generated tokens. The context of each row is cut into splits. Their length depends only on
- * how many slots the row looks into. A block has one split of one KV head and up to M items of one row, which
- * share its keys and values. An item's sums depend on neither M nor the other rows. The keys and values of a
- * tile are requested at once (40 KB for 128 positions of Pythia's 80 float16; several blocks fit on a
+ * the row's position, sinks and window. A block has one split of one KV head and up to M items of one row,
+ * which share its keys and values. An item's sums depend on neither M nor the other rows. The keys and values
+ * of a tile are requested at once (40 KB for 128 positions of Pythia's 80 float16; several blocks fit on a
  * multiprocessor): that keeps the memory busy. The last block of its items to finish combines the splits, in
- * their order. In a ring, splits are of slots. */
+ * their order. Slots of a ring are counted from the row's origin (attention.cuh). Only those that the row
+ * sees are read. */
 #include "backend/cuda/flash_decode.cuh"
 #include "backend/cuda/persistent_list.h"
 
@@ -123,18 +124,30 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads), !WHOLE   ? 0
     int head = ((int)blockIdx.z - row * p.tiles) * M; /* the first item's, of the KV head's */
     int item = row * a.group + head, live = min(M, a.group - head);
     int sequence = a.slots.rows[row].sequence;
-    int position = RING ? fb_row_position(a.slots, row) : (int)a.slots.rows[row].position;
+    const int64_t origin = RING ? fb_row_origin(a.slots, row) : 0;
+    int position = (int)(a.slots.rows[row].position - origin);
     int count = RING ? fb_count(a.slots, position) : position + 1, length = split_length(count);
     int begin = split * length, end = min(begin + length, count);
     if (begin >= count) {
         if (!RING) fb_wait_for_previous();
         return;
     }
-    if (RING) { /* only what its items see of the split, which may be nothing */
-        fb_span seen = fb_span_of(a.slots, position, position, begin, end);
-        begin = seen.begin;
-        end = seen.end;
-    }
+    /* Of the ring, the row sees the slots from `oldest` on, which may be none of the split. */
+    const int turn = RING ? fb_turn(a.slots, origin) : 0;
+    const int oldest = RING ? fb_seen_in_ring(a.slots, position).begin : 0;
+    if (RING && begin >= a.second) begin = max(begin, oldest);
+    /* Tiles of a ring end at multiples of N: their slots lie one behind another. None has both sinks and
+     * slots of the ring. */
+    auto tile_size = [&](int first) {
+        if (!RING) return min(N, end - first);
+        return min((first & -N) + N, first < a.second ? min(a.second, end) : end) - first;
+    };
+    auto tile_after = [&](int first) {
+        if (!RING) return first + N;
+        int next = first + tile_size(first);
+        return next >= a.second ? max(next, oldest) : next;
+    };
+    auto place = [&](int slot) { return RING ? fb_physical(a.slots, turn, slot) : slot; };
 
     FB_SHARED(uint8_t, smem);
     int chunks = (a.width + E - 1) / E, wp = chunks * E;
@@ -146,16 +159,16 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads), !WHOLE   ? 0
     fb_slot_rows<K> k = fb_slot_rows_of<K>(a, sequence, kv_head, a.k_at);
     fb_slot_rows<K> v = fb_slot_rows_of<K>(a, sequence, kv_head, a.v_at);
 
-    int staged = min(N, end - begin), old = 0;
+    int staged = tile_size(begin), old = 0;
     if (!RING) { /* what earlier steps left in the cache can be read before this step's kernels have ended */
         old = max(min(staged, slots_of_earlier_steps(a, sequence, position) - begin), 0);
         stage<THREADS>(keys, a, k, begin, 0, old, chunks, stride);
         stage<THREADS>(values, a, v, begin, 0, old, chunks, stride);
         fb_wait_for_previous();
     }
-    stage<THREADS>(keys, a, k, begin, old, staged, chunks, stride);
+    stage<THREADS>(keys, a, k, place(begin), old, staged, chunks, stride);
     fb_copy_commit();
-    stage<THREADS>(values, a, v, begin, old, staged, chunks, stride);
+    stage<THREADS>(values, a, v, place(begin), old, staged, chunks, stride);
     fb_copy_commit();
     load_queries<THREADS, M>(a, kv_head, item, live, false, wp, q);
     if (RING && begin < a.second) load_queries<THREADS, M>(a, kv_head, item, live, true, wp, sink_q);
@@ -173,8 +186,9 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads), !WHOLE   ? 0
 #pragma unroll
         for (int e = 0; e < E; e++) acc[m][e] = 0;
 
-    for (int first = begin; first < end; first += N) {
-        int n = min(N, end - first), next = first + N;
+    for (int first = begin, next; first < end; first = next) {
+        const int n = tile_size(first);
+        next = tile_after(first);
         fb_copy_wait<1>();
         __syncthreads();
         float sum[M];
@@ -200,16 +214,15 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads), !WHOLE   ? 0
                 }
             }
         }
-        bool seen = key < n && (!RING || fb_sees(a.slots, fb_ring_place_of(a.slots, position), first + key));
 #pragma unroll
         for (int m = 0; m < M; m++) {
 #pragma unroll
             for (int offset = KEY_THREADS / 2; offset; offset >>= 1)
                 sum[m] += __shfl_xor_sync(FB_ALL, sum[m], offset);
-            if (part == 0) scores[m * N + key] = seen ? sum[m] : -INFINITY;
+            if (part == 0) scores[m * N + key] = key < n ? sum[m] : -INFINITY;
         }
         __syncthreads();
-        if (next < end) stage<THREADS>(keys, a, k, next, 0, min(N, end - next), chunks, stride);
+        if (next < end) stage<THREADS>(keys, a, k, place(next), 0, tile_size(next), chunks, stride);
         fb_copy_commit();
         for (int m = warp; m < M; m += THREADS / FB_WARP) {
             float s[N / FB_WARP], here = -INFINITY, sums = 0;
@@ -219,7 +232,7 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads), !WHOLE   ? 0
                 here = fmaxf(here, s[i]);
             }
             float before = max_score[m], now = fmaxf(before, fb_warp_max(here));
-            float base = now == -INFINITY ? 0 : now; /* the item sees nothing of this split */
+            float base = now == -INFINITY ? 0 : now; /* no score is finite */
 #pragma unroll
             for (int i = 0; i < N / FB_WARP; i++) {
                 s[i] = fb_exp2(s[i] - base);
@@ -252,7 +265,7 @@ __global__ void __launch_bounds__((tile<K, WHOLE>::threads), !WHOLE   ? 0
             }
         }
         __syncthreads();
-        if (next < end) stage<THREADS>(values, a, v, next, 0, min(N, end - next), chunks, stride);
+        if (next < end) stage<THREADS>(values, a, v, place(next), 0, tile_size(next), chunks, stride);
         fb_copy_commit();
     }
 

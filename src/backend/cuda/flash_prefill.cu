@@ -1,9 +1,11 @@
 /* attn_flash for many tokens. A block has ITEMS items of one KV head and goes through the tiles of keys and
  * values that they see. 16-bit types are multiplied on tensor cores, the others in float32.
  *
- * In a ring, tiles are of slots: first those of the sinks, which need the second query, then those of the
- * ring, counted from its beginning. The tiles depend on neither the step nor the block; hence a token's bits
- * do not, either. A tile that no item of the block sees is not read. */
+ * In a ring, slots are counted from the origin of the block's first item (attention.cuh). First come the
+ * tiles of the sinks, which need the second query, then those of the ring from the first one on that an item
+ * sees. An origin is a multiple of FB_RING_BLOCK, so tiles begin at the same positions for each step, block
+ * and size of the ring. A tile that an item does not see changes nothing of it; hence a token's bits depend
+ * on none of these. What no item of the block sees is not read: it may be NaN. */
 #include "backend/cuda/attention.cuh"
 #include "backend/cuda/mma.cuh"
 
@@ -11,24 +13,33 @@
 
 /* ---- tiles of a ring ---- */
 
-/* The tile at slot `at`, or the next one that some position from `first` to `last` of the step sees. A result
- * at or beyond fb_count(last): there is none. */
-template <int N> FB_DEVICE int seen_tile(const fb_attention &a, int first, int last, int at) {
-    int count = fb_count(a.slots, last);
-    for (; at >= a.second && at < count; at += N) {
-        fb_span seen = fb_span_of(a.slots, first, last, at, min(at + N, count));
-        if (seen.begin < seen.end) break;
-    }
-    return at;
+/* What a block reads. All slots of a tile, of the sinks or of the ring, lie one behind another in the cache.
+ */
+struct tiles {
+    int turn;   /* fb_turn of the origin */
+    int oldest; /* slot of the ring: the first that some item of the block sees */
+    int count;  /* slots up to the last that some item sees */
+};
+/* oldest: the position of the block's first item. newest: of its last one. */
+FB_DEVICE tiles tiles_of(const fb_attention &a, int64_t origin, int oldest, int newest) {
+    return {fb_turn(a.slots, origin), fb_seen_in_ring(a.slots, oldest).begin, fb_count(a.slots, newest)};
 }
-template <int N> FB_DEVICE int next_tile(const fb_attention &a, int first, int last, int at) {
-    bool last_of_sinks = at < a.second && at + N >= a.second;
-    return seen_tile<N>(a, first, last, last_of_sinks ? a.slots.begin : at + N);
+template <int N> FB_DEVICE int first_tile(const fb_attention &a, const tiles &t) {
+    return a.second ? 0 : t.oldest & -N;
 }
-
-/* How many of the `count` slots the tile has. A tile never has both sinks and slots of the ring. */
-FB_DEVICE int tile_slots(const fb_attention &a, int first, int count, int most) {
-    return min(most, (first < a.second ? min(a.second, count) : count) - first);
+/* A result at or beyond t.count: there is none. */
+template <int N> FB_DEVICE int next_tile(const fb_attention &a, const tiles &t, int at) {
+    return at < a.second && at + N >= a.second ? t.oldest & -N : at + N;
+}
+/* A tile's slots that are read: `skip` unseen ones, then up to `n`. A tile never has both sinks and slots of
+ * the ring. */
+struct extent {
+    int skip, n;
+};
+FB_DEVICE extent extent_of(const fb_attention &a, const tiles &t, int first, int most) {
+    const bool sinks = first < a.second;
+    return {sinks ? 0 : max(t.oldest - first, 0),
+            min(most, (sinks ? min(a.second, t.count) : t.count) - first)};
 }
 
 /* ---- 16 bits ---- */
@@ -64,16 +75,19 @@ FB_DEVICE uint32_t pack(const fb_bfloat *, float low, float high) {
 FB_DEVICE fb_dtype type_of(const fb_half *) { return FB_F16; }
 FB_DEVICE fb_dtype type_of(const fb_bfloat *) { return FB_BF16; }
 
-/* Copies rows [0, n) of the tile [N, D] from slot `slot` on to shared memory; zeros in the rest. */
-template <class K, int D, int N>
-FB_DEVICE void stage(K *to, const fb_attention &a, const fb_slot_rows<K> &from, int slot, int n) {
+/* Copies rows [skip, n) of the tile [N, D] from slot `slot` on to shared memory; zeros in the rest. Rows are
+ * skipped in a RING only. */
+template <class K, int D, int N, bool RING>
+FB_DEVICE void stage(K *to, const fb_attention &a, const fb_slot_rows<K> &from, int slot, int skip, int n) {
     constexpr int CHUNKS = N * (D / 8), EACH = (CHUNKS + THREADS - 1) / THREADS;
     const int width = a.width;
+    auto is_read = [&](int row) { return row < n && (!RING || row >= skip); };
     if (!a.wide) {
 #pragma unroll 1
         for (int i = threadIdx.x; i < N * D; i += THREADS) {
             int row = i / D, col = i % D;
-            to[row * (D + 8) + col] = row < n && col < width ? fb_slot_row(a, from, slot + row)[col] : K{0};
+            to[row * (D + 8) + col] =
+                is_read(row) && col < width ? fb_slot_row(a, from, slot + row)[col] : K{0};
         }
         return;
     }
@@ -81,7 +95,7 @@ FB_DEVICE void stage(K *to, const fb_attention &a, const fb_slot_rows<K> &from, 
         int row = i / (D / 8), col = i % (D / 8) * 8;
         if (CHUNKS % THREADS && i >= CHUNKS) return;
         K *at = to + row * (D + 8) + col;
-        if (row < n && col < width)
+        if (is_read(row) && col < width)
             fb_copy_16(at, row_of(row) + col);
         else
             *(uint4 *)(void *)at = make_uint4(0, 0, 0, 0);
@@ -98,7 +112,7 @@ FB_DEVICE void stage(K *to, const fb_attention &a, const fb_slot_rows<K> &from, 
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         int row = (i * THREADS + (int)threadIdx.x) / (D / 8);
-        rows[i] = row < n ? fb_slot_in_block(a, from, slot + row) : NULL;
+        rows[i] = is_read(row) ? fb_slot_in_block(a, from, slot + row) : NULL;
     }
 #pragma unroll
     for (int i = 0; i < EACH; i++) copy(i * THREADS + (int)threadIdx.x, [&](int) { return rows[i]; });
@@ -151,19 +165,26 @@ __global__ void __launch_bounds__(THREADS, D <= 80 ? 3 : 2) prefill_mma(fb_atten
       *values = keys + 2 * N * S; /* keys and values: two tiles of each */
     /* The items that see most start first. */
     int item = (int)(gridDim.y - 1 - blockIdx.y) * ITEMS, kv_head = blockIdx.x;
-    int items = a.rows * a.group, past = RING ? fb_past(a.slots) : (int)a.slots.rows->position;
-    int oldest = fb_item_position(a, past, item), newest = fb_item_position(a, past, item + ITEMS - 1);
-    int count = RING ? fb_count(a.slots, newest) : newest + 1;
-    int first = RING ? seen_tile<N>(a, oldest, newest, 0) : 0;
+    int items = a.rows * a.group;
+    const int64_t origin = RING ? fb_item_origin(a, item) : 0;
+    int newest = fb_item_position(a, origin, item + ITEMS - 1);
+    tiles tile = {0, 0, newest + 1};
+    if (RING) tile = tiles_of(a, origin, fb_item_position(a, origin, item), newest);
+    int first = RING ? first_tile<N>(a, tile) : 0;
     bool sink = RING && first < a.second; /* the second queries are loaded */
     const fb_slot_rows<K> keys_of = fb_slot_rows_of<K>(a, a.slots.rows->sequence, kv_head, a.k_at);
     const fb_slot_rows<K> values_of = fb_slot_rows_of<K>(a, a.slots.rows->sequence, kv_head, a.v_at);
-    int slots = RING ? tile_slots(a, first, count, N) : min(N, count);
-    stage<K, D, N>(keys, a, keys_of, first, slots);
-    stage<K, D, N>(values, a, values_of, first, slots);
+    auto stage_both = [&](int at, int half) {
+        extent e = {0, min(N, tile.count - at)};
+        if (RING) e = extent_of(a, tile, at, N);
+        const int slot = RING ? fb_physical(a.slots, tile.turn, at) : at;
+        stage<K, D, N, RING>(keys + half * N * S, a, keys_of, slot, e.skip, e.n);
+        stage<K, D, N, RING>(values + half * N * S, a, values_of, slot, e.skip, e.n);
+    };
+    stage_both(first, 0);
     fb_copy_commit();
     for (int i = threadIdx.x; i < ITEMS; i += THREADS)
-        position_of<K, D>(queries, i) = fb_item_position(a, past, item + i);
+        position_of<K, D>(queries, i) = fb_item_position(a, origin, item + i);
     load_queries<K, D>(queries, a, kv_head, item, sink);
     __syncthreads();
 
@@ -182,14 +203,9 @@ __global__ void __launch_bounds__(THREADS, D <= 80 ? 3 : 2) prefill_mma(fb_atten
 #pragma unroll
         for (int i = 0; i < 4; i++) out[d][i] = 0;
 
-    for (int next, now = 0; first < count; first = next, now ^= 1) {
-        const int here_slots = slots;
-        next = RING ? next_tile<N>(a, oldest, newest, first) : first + N;
-        if (next < count) {
-            slots = RING ? tile_slots(a, next, count, N) : min(N, count - next);
-            stage<K, D, N>(keys + (now ^ 1) * N * S, a, keys_of, next, slots);
-            stage<K, D, N>(values + (now ^ 1) * N * S, a, values_of, next, slots);
-        }
+    for (int next, now = 0; first < tile.count; first = next, now ^= 1) {
+        next = RING ? next_tile<N>(a, tile, first) : first + N;
+        if (next < tile.count) stage_both(next, now ^ 1);
         fb_copy_commit();
         const bool change = RING && sink && first >= a.slots.begin; /* from the sinks to the ring */
         if (change) load_queries<K, D>(queries, a, kv_head, item, sink = false);
@@ -226,19 +242,20 @@ __global__ void __launch_bounds__(THREADS, D <= 80 ? 3 : 2) prefill_mma(fb_atten
             for (int n = 0; n < N / 8; n++)
 #pragma unroll
                 for (int i = 0; i < 4; i++) s[n][i] *= scale;
-            if (RING ? here_slots < N || !fb_all_see(a.slots, least - 1, furthest - 1, first, first + N)
+            /* What the warp's items see of the tile, if it is not all. */
+            if (RING ? fb_seen_around(a.slots, furthest - 1, first).begin > first ||
+                           fb_seen_around(a.slots, least - 1, first).end < first + N
                      : first + N > least) {
                 int at[2] = {position_of<K, D>(own, g), position_of<K, D>(own, g + 8)};
-                fb_ring_place place[2];
+                fb_range seen[2];
                 if (RING)
-                    for (int h = 0; h < 2; h++) place[h] = fb_ring_place_of(a.slots, at[h]);
+                    for (int h = 0; h < 2; h++) seen[h] = fb_seen_around(a.slots, at[h], first);
 #pragma unroll
                 for (int n = 0; n < N / 8; n++)
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
-                        int col = n * 8 + t * 2 + i % 2;
-                        if (RING ? col >= here_slots || !fb_sees(a.slots, place[i / 2], first + col)
-                                 : first + col > at[i / 2])
+                        int slot = first + n * 8 + t * 2 + i % 2;
+                        if (RING ? slot < seen[i / 2].begin || slot >= seen[i / 2].end : slot > at[i / 2])
                             s[n][i] = -INFINITY;
                     }
             }
@@ -330,12 +347,12 @@ template <class K> static int launch_mma(const fb_attention *a, const fb_cuda_co
 #define SIDE 16 /* threads are [SIDE, SIDE]: items, then keys or columns */
 #define KEYS 32
 
-/* Converts rows [0, n) of the tile [KEYS, D] from slot `slot` on to float32 in shared memory; zeros in the
- * rest. sequence: its first entry in the table. at: a.k_at or a.v_at. Tiles and blocks begin at multiples of
- * FB_KV_GROUP, so that so many slots are in one block. */
-template <int D>
+/* Converts rows [skip, n) of the tile [KEYS, D] from slot `slot` on to float32 in shared memory; zeros in the
+ * rest. Rows are skipped in a RING only. sequence: its first entry in the table. at: a.k_at or a.v_at. Tiles
+ * and blocks begin at multiples of FB_KV_GROUP, so that so many slots are in one block. */
+template <int D, bool RING>
 FB_DEVICE void widen(float *to, const fb_attention &a, uint8_t *const *sequence, int64_t at, int kv_head,
-                     int slot, int n) {
+                     int slot, int skip, int n) {
     const int mask = (int)((1u << a.shift) - 1);
 #pragma unroll 1
     for (int first = 0; first < KEYS; first += FB_KV_GROUP) {
@@ -346,7 +363,7 @@ FB_DEVICE void widen(float *to, const fb_attention &a, uint8_t *const *sequence,
         for (int i = threadIdx.x; i < FB_KV_GROUP * D; i += SIDE * SIDE) {
             int row = i / D, col = i % D;
             to[(first + row) * (D + 4) + col] =
-                first + row < n && col < a.width
+                first + row < n && (!RING || first + row >= skip) && col < a.width
                     ? fb_load_as(a.kv_type, block, in_block + (int64_t)row * a.width + col)
                     : 0;
         }
@@ -375,16 +392,18 @@ template <int D, int R, bool RING> __global__ void __launch_bounds__(SIDE *SIDE)
     FB_SHARED(float, q);
     float *x = q + SIDE * R * S, *p = x + KEYS * S; /* [items][S], [KEYS][S], [items][KEYS] */
     int item = (int)(gridDim.y - 1 - blockIdx.y) * SIDE * R, kv_head = blockIdx.x;
-    int items = a.rows * a.group, past = RING ? fb_past(a.slots) : (int)a.slots.rows->position;
-    int oldest = fb_item_position(a, past, item), newest = fb_item_position(a, past, item + SIDE * R - 1);
-    int count = RING ? fb_count(a.slots, newest) : newest + 1;
-    int first = RING ? seen_tile<KEYS>(a, oldest, newest, 0) : 0;
+    int items = a.rows * a.group;
+    const int64_t origin = RING ? fb_item_origin(a, item) : 0;
+    int newest = fb_item_position(a, origin, item + SIDE * R - 1);
+    tiles tile = {0, 0, newest + 1};
+    if (RING) tile = tiles_of(a, origin, fb_item_position(a, origin, item), newest);
+    int first = RING ? first_tile<KEYS>(a, tile) : 0;
     bool sink = RING && first < a.second; /* the second queries are loaded */
     /* In shared memory, because registers are scarce: one more could cost a block on every multiprocessor. */
     __shared__ int position[SIDE * R]; /* of the items */
     __shared__ uint8_t *const *sequence;
     if (threadIdx.x == 0) sequence = a.tables + a.slots.rows->sequence;
-    if (threadIdx.x < SIDE * R) position[threadIdx.x] = fb_item_position(a, past, item + (int)threadIdx.x);
+    if (threadIdx.x < SIDE * R) position[threadIdx.x] = fb_item_position(a, origin, item + (int)threadIdx.x);
     widen_queries<D, R>(q, a, kv_head, item, sink);
     int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
     float max_score[R], total[R];
@@ -396,12 +415,14 @@ template <int D, int R, bool RING> __global__ void __launch_bounds__(SIDE *SIDE)
 #pragma unroll
         for (int c = 0; c < Q; c++) out[r][c] = make_float4(0, 0, 0, 0);
     }
-    for (; first < count; first = RING ? next_tile<KEYS>(a, oldest, newest, first) : first + KEYS) {
-        int n = RING ? tile_slots(a, first, count, KEYS) : min(KEYS, count - first);
+    for (; first < tile.count; first = RING ? next_tile<KEYS>(a, tile, first) : first + KEYS) {
+        extent e = {0, min(KEYS, tile.count - first)};
+        if (RING) e = extent_of(a, tile, first, KEYS);
+        const int slot = RING ? fb_physical(a.slots, tile.turn, first) : first;
         __syncthreads();
         if (RING && sink && first >= a.slots.begin) /* from the sinks to the ring */
             widen_queries<D, R>(q, a, kv_head, item, sink = false);
-        widen<D>(x, a, sequence, a.k_at, kv_head, first, n);
+        widen<D, RING>(x, a, sequence, a.k_at, kv_head, slot, e.skip, e.n);
         __syncthreads();
         float s[R][2];
 #pragma unroll
@@ -421,9 +442,8 @@ template <int D, int R, bool RING> __global__ void __launch_bounds__(SIDE *SIDE)
         for (int r = 0; r < R; r++) {
             const int at = position[ty * R + r];
             if (RING) {
-                fb_ring_place place = fb_ring_place_of(a.slots, at);
-                if (tx >= n || !fb_sees(a.slots, place, first + tx)) s[r][0] = -INFINITY;
-                if (tx + SIDE >= n || !fb_sees(a.slots, place, first + tx + SIDE)) s[r][1] = -INFINITY;
+                if (!fb_sees(a.slots, at, first + tx)) s[r][0] = -INFINITY;
+                if (!fb_sees(a.slots, at, first + tx + SIDE)) s[r][1] = -INFINITY;
             } else {
                 if (first + tx > at) s[r][0] = -INFINITY;
                 if (first + tx + SIDE > at) s[r][1] = -INFINITY;
@@ -449,7 +469,7 @@ template <int D, int R, bool RING> __global__ void __launch_bounds__(SIDE *SIDE)
             }
         }
         __syncthreads();
-        widen<D>(x, a, sequence, a.v_at, kv_head, first, n);
+        widen<D, RING>(x, a, sequence, a.v_at, kv_head, slot, e.skip, e.n);
         __syncthreads();
 #pragma unroll 4
         for (int j = 0; j < KEYS; j++) {

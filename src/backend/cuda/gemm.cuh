@@ -19,7 +19,7 @@ struct gemm_segment {
     const uint8_t *x, *w;
     const uint8_t *scales; /* of w, where it is quantised */
     const void *bias;      /* or NULL */
-    int64_t x_row;         /* bytes from a row of x to the next */
+    int64_t x_row, w_row;  /* bytes from a row of x to the next, and of w, where that lies in records */
     int64_t k, n;
     fb_dtype x_dtype, w_dtype, bias_dtype;
     fb_op_kind act;
@@ -66,12 +66,20 @@ int gemm_few_bulk_half(const gemm_job *job, const fb_cuda_context *cx);
 int gemm_few_bulk_quant(const gemm_job *job, const fb_cuda_context *cx);
 bool gemm_few_bulk_half_fits(const fb_cuda_limits *limits);
 bool gemm_few_bulk_quant_fits(const gemm_job *job, const fb_cuda_limits *limits);
+/* Weights in records, of any types in one job. x: quantised rows, or NULL if those are in scratch. */
+int gemm_few_bulk_records(const gemm_job *job, const fb_cuda_context *cx);
+bool gemm_few_records_fits(const fb_weight *w, const fb_view *x, const fb_cuda_limits *limits);
 int64_t gemm_few_half_workspace_bytes(int64_t k, int64_t n);
 int64_t gemm_few_quant_workspace_bytes(int64_t k, int64_t n, fb_dtype weight);
 /* Whether the device has enough shared memory. */
 bool gemm_few_quant_fits(int64_t k, fb_dtype weight, const fb_cuda_limits *limits);
 int gemm_quant(const gemm_job *job, const fb_cuda_context *cx);
 int gemm_any(const gemm_job *job, const fb_cuda_context *cx);
+/* `count` rows of quantised weights, and quantised rows of x, as floats of `type`, without gaps. */
+int gemm_decode_weights(const fb_weight *w, int64_t first, int64_t count, fb_dtype type, void *to,
+                        const fb_cuda_context *cx);
+int gemm_decode_rows(const fb_view *x, int64_t rows, int64_t cols, fb_dtype type, void *to,
+                     const fb_cuda_context *cx);
 
 /* With cuBLASLt, for segments of GEMM_HALF whose n is a multiple of 8 and whose rows of x have no gaps.
  * `workspace`: gemm_blas_workspace_bytes for up to `products` of so many elements, at a multiple of 256.
@@ -177,12 +185,14 @@ FB_DEVICE void gemm_put_2(fb_dtype dtype, void *p, int64_t i, bool both, bool pa
 FB_DEVICE float gemm_activated(fb_dtype dtype, fb_op_kind act, float v) {
     return gemm_rounded(dtype, fb_activate(act, gemm_rounded(dtype, v)));
 }
+/* ACTIVATED: gemm_activated, or a function that calls it. */
+template <float (*ACTIVATED)(fb_dtype, fb_op_kind, float) = gemm_activated>
 FB_DEVICE float2 gemm_finished(const gemm_job &job, const gemm_segment &s, int64_t n, bool both, float2 v) {
     if (s.bias) {
         v.x += gemm_get(s.bias_dtype, s.bias, n);
         if (both) v.y += gemm_get(s.bias_dtype, s.bias, n + 1);
     }
-    return make_float2(gemm_activated(job.dtype, s.act, v.x), gemm_activated(job.dtype, s.act, v.y));
+    return make_float2(ACTIVATED(job.dtype, s.act, v.x), ACTIVATED(job.dtype, s.act, v.y));
 }
 
 FB_HOST_DEV bool gemm_paired(fb_dtype dtype, const void *p, int64_t row) {
@@ -200,27 +210,27 @@ FB_DEVICE float gemm_combined(const gemm_job &job, float v, float w, float r) {
 struct gemm_operands {
     float2 first, residual;
 };
+/* `kept` false: the caller has the first part itself. */
 FB_DEVICE gemm_operands gemm_operands_of(const gemm_job &job, const gemm_unit &unit, int p, int64_t row,
-                                         int64_t n) {
+                                         int64_t n, bool kept = true) {
     const gemm_segment &s = job.segment[unit.segment + p];
     gemm_operands with = {make_float2(0, 0), make_float2(0, 0)};
     if (row >= job.rows || n >= s.n || p + 1 < job.parts) return with;
     const bool both = n + 1 < s.n;
-    if (job.parts == 2) with.first = gemm_get_2(job.dtype, job.kept, row * s.n + n, both, s.n % 2 == 0);
+    if (job.parts == 2 && kept)
+        with.first = gemm_get_2(job.dtype, job.kept, row * s.n + n, both, s.n % 2 == 0);
     if (job.combine == FB_COMBINE_ADD)
         with.residual = gemm_get_2(job.dtype, job.residual, row * job.residual_row + n, both,
                                    gemm_paired(job.dtype, job.residual, job.residual_row));
     return with;
 }
 
-/* Finishes the sums v of outputs n (even) and n + 1 of a row, for part p of a unit. If one launch computes
- * both parts of a unit, the same thread must finish both. */
-FB_DEVICE void gemm_finish_with(const gemm_job &job, const gemm_unit &unit, int p, int64_t row, int64_t n,
-                                float2 v, const gemm_operands &with) {
+/* Stores the finished sums v of outputs n (even) and n + 1 of a row, for part p of a unit. If one launch
+ * computes both parts of a unit, the same thread must finish both. */
+FB_DEVICE void gemm_put_finished(const gemm_job &job, const gemm_unit &unit, int p, int64_t row, int64_t n,
+                                 float2 v, const gemm_operands &with) {
     const gemm_segment &s = job.segment[unit.segment + p];
-    if (row >= job.rows || n >= s.n) return;
     const bool both = n + 1 < s.n;
-    v = gemm_finished(job, s, n, both, v);
     if (p + 1 < job.parts) {
         gemm_put_2(job.dtype, job.kept, row * s.n + n, both, s.n % 2 == 0, v);
         return;
@@ -229,6 +239,13 @@ FB_DEVICE void gemm_finish_with(const gemm_job &job, const gemm_unit &unit, int 
                gemm_paired(job.dtype, unit.out, unit.out_row),
                make_float2(gemm_combined(job, v.x, with.first.x, with.residual.x),
                            gemm_combined(job, v.y, with.first.y, with.residual.y)));
+}
+/* The same for sums that are not finished. */
+FB_DEVICE void gemm_finish_with(const gemm_job &job, const gemm_unit &unit, int p, int64_t row, int64_t n,
+                                float2 v, const gemm_operands &with) {
+    const gemm_segment &s = job.segment[unit.segment + p];
+    if (row >= job.rows || n >= s.n) return;
+    gemm_put_finished(job, unit, p, row, n, gemm_finished(job, s, n, n + 1 < s.n, v), with);
 }
 FB_DEVICE void gemm_finish(const gemm_job &job, const gemm_unit &unit, int p, int64_t row, int64_t n,
                            float2 v) {

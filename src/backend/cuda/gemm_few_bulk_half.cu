@@ -4,22 +4,34 @@
  * the stages, too, eight rows in each. */
 #include "backend/cuda/gemm_few_bulk.cuh"
 
-#define OCTET    8                        /* outputs of a tile, and rows of x of a stage */
-#define PITCH    (FB_SUMS_PIECE * 2 + 16) /* bytes: the same chunk of eight rows lies in different banks */
+#define OCTET    8                                       /* outputs of a tile, and rows of x of a stage */
 #define PRODUCTS (FB_SUMS_PIECE / (16 * FB_SUMS_CHAINS)) /* of a chain in a piece */
 
 static_assert(BULK_MULTIPLIERS == FB_SUMS_CHAINS, "a warp for each chain");
 
 template <class T, int octets> struct bulk_half {
-    static const int rows = octets * OCTET, width = OCTET, partial = FB_SUMS_CHAINS, adders = 2;
+    static const int rows = octets * OCTET, width = OCTET, partial = FB_SUMS_CHAINS;
+    /* Twelve warps in all may have 168 registers. */
+    static const int adders = 3, groups = adders, slots = groups, group = octets < 4 ? 8 : 4;
     static const int tiles = (octets + 1) / 2; /* of 16 rows, as the tensor cores have them */
     using producer = bulk_producer<bulk_half>;
     using memory = bulk_shared<bulk_half>;
 
+    /* Bytes from a row of a stage to the next: the same chunk of eight rows lies in different banks. */
+    static FB_HOST_DEV int stage_pitch(int lanes) { return lanes * FB_WARP * 16 + 16; }
+
     static FB_DEVICE bulk_source source_of(const gemm_segment &s) {
         const fb_sums sums = fb_sums_of_halves(s.k);
-        return {s.x,         s.w, NULL, s.x_row, s.k * 2, 0, s.n, sums.chunks, sums.lane_chunks * FB_WARP,
-                sums.pieces, 0};
+        bulk_source source = {};
+        source.x = s.x;
+        source.w = s.w;
+        source.x_row = s.x_row;
+        source.w_row = s.k * 2;
+        source.n = s.n;
+        source.chunks = sums.chunks;
+        source.piece = sums.lane_chunks * FB_WARP;
+        source.pieces = sums.pieces;
+        return source;
     }
     static FB_DEVICE const uint8_t *x_at(const bulk_source &s, int chunk) { return s.x + chunk * 16; }
 
@@ -33,7 +45,7 @@ template <class T, int octets> struct bulk_half {
         }
         __syncwarp();
         if (p.lane >= count) return;
-        uint8_t *to = p.stages + stage * p.shares.stage + p.lane * PITCH;
+        uint8_t *to = p.stages + stage * p.shares.stage + p.lane * stage_pitch(p.shares.lanes);
         if (item.what == BULK_X || p.shares.across > 1) /* others read it, too */
             mv_bulk_copy(to, from + p.lane * pitch, bytes, full);
         else
@@ -49,14 +61,17 @@ template <class T, int octets> struct bulk_half {
     }
     /* The first piece of x, in the first stages. */
     static FB_DEVICE void put_x(producer &p, const bulk_source &s, const bulk_item &item, int chunk) {
+#pragma unroll 1
         for (int o = 0; o < octets; o++) fill_x(p, o, s, item, chunk, o);
     }
     static FB_DEVICE void change_x(producer &p, const bulk_source &s, const bulk_item &item, int chunk) {
         if (p.filled == 0) {
             p.late = p.announced = true, p.late_source = s, p.late_item = item, p.late_chunk = chunk;
+#pragma unroll 1
             for (int o = 0; o < octets; o++) p.next_stage();
             return;
         }
+#pragma unroll 1
         for (int o = 0; o < octets; o++) {
             const int stage = p.next_stage();
             p.bring_late();
@@ -71,10 +86,10 @@ template <class T, int octets> struct bulk_half {
 
     /* Loads the warp's chunks of products `pair` and `pair` + 1 from eight rows: those of product p are
      * chunks 16 p + chain and 16 p + 8 + chain. */
-    static FB_DEVICE void load(uint32_t *to, const uint8_t *stage, int pair, int chain) {
+    static FB_DEVICE void load(uint32_t *to, const uint8_t *stage, int pitch, int pair, int chain) {
         const int lane = threadIdx.x % FB_WARP;
         const int chunk = 16 * (pair + (lane >> 4)) + (lane >> 3 & 1) * FB_SUMS_CHAINS + chain;
-        fb_ldmatrix(to, stage + (lane & 7) * PITCH + chunk * 16);
+        fb_ldmatrix(to, stage + (lane & 7) * pitch + chunk * 16);
     }
     /* Zeros for chunks beyond the end of the row. */
     static FB_DEVICE void cut(uint32_t *of, int pair, int chain, int chunks) {
@@ -83,14 +98,14 @@ template <class T, int octets> struct bulk_half {
             if (16 * pair + 8 * i + chain >= chunks) of[i] = 0;
     }
 
-    static FB_DEVICE void multiply(const uint8_t *stage, int chain, int chunks,
+    static FB_DEVICE void multiply(const uint8_t *stage, int pitch, int chain, int chunks,
                                    const uint32_t (*x)[2 * PRODUCTS], float (*sums)[4]) {
         const bool ends = chunks % 16 != 0;
 #pragma unroll
         for (int pair = 0; pair < PRODUCTS; pair += 2) {
             uint32_t w[4];
             if (16 * pair >= chunks) break;
-            load(w, stage, pair, chain);
+            load(w, stage, pitch, pair, chain);
             if (ends) cut(w, pair, chain, chunks);
 #pragma unroll
             for (int p = pair; p < pair + 2; p++) {
@@ -110,8 +125,10 @@ template <class T, int octets> struct bulk_half {
     static FB_DEVICE void consume(memory *shared, const uint8_t *stages, const uint8_t *,
                                   const bulk_shares &shares) {
         const int chain = (int)threadIdx.x / FB_WARP, lane = (int)threadIdx.x % FB_WARP;
+        const int row_pitch = stage_pitch(shares.lanes);
         uint32_t x[octets][2 * PRODUCTS];
-        bulk_place place = {0, 0}, slot = {0, 0};
+        bulk_place place = {0, 0};
+        bulk_slots<bulk_half> slots = {};
 #pragma unroll
         for (int i = 0; i < octets * 2 * PRODUCTS; i++) x[i / (2 * PRODUCTS)][i % (2 * PRODUCTS)] = 0;
         for (;;) {
@@ -124,7 +141,7 @@ template <class T, int octets> struct bulk_half {
                     const uint8_t *stage = stages + place.at * shares.stage;
 #pragma unroll
                     for (int pair = 0; pair < PRODUCTS; pair += 2) {
-                        if (16 * pair < item.chunks) load(x[o] + 2 * pair, stage, pair, chain);
+                        if (16 * pair < item.chunks) load(x[o] + 2 * pair, stage, row_pitch, pair, chain);
                         if (item.chunks % 16) cut(x[o] + 2 * pair, pair, chain, item.chunks);
                     }
                     __syncwarp();
@@ -136,22 +153,20 @@ template <class T, int octets> struct bulk_half {
             float sums[tiles][4];
 #pragma unroll
             for (int i = 0; i < tiles * 4; i++) sums[i / 4][i % 4] = 0;
-            if (item.what == BULK_WEIGHTS)
-                multiply(stages + place.at * shares.stage, chain, item.chunks, x, sums);
+            if (item.what == BULK_END) return slots.end(shared);
+            multiply(stages + place.at * shares.stage, row_pitch, chain, item.chunks, x, sums);
             __syncwarp();
             if (lane == 0) mv_barrier_arrive(shared->empty + place.at);
             place.next(shares.stages);
-            bulk_wait_slot(shared, slot);
-            float *to = &shared->sums[slot.at][chain][lane / 4][lane % 4 * 2];
+            const int slot = slots.wait(shared, item);
+            float *to = &shared->sums[slot][chain][lane / 4][lane % 4 * 2];
 #pragma unroll
             for (int i = 0; i < tiles; i++) {
                 *(float2 *)(to + 16 * i * OCTET) = make_float2(sums[i][0], sums[i][1]);
                 if (2 * i + 1 < octets)
                     *(float2 *)(to + (16 * i + 8) * OCTET) = make_float2(sums[i][2], sums[i][3]);
             }
-            bulk_summed(shared, slot, item);
-            slot.next(BULK_SLOTS);
-            if (item.what == BULK_END) return;
+            slots.summed(shared, slot, item);
         }
     }
 };
@@ -161,7 +176,13 @@ template <class T, int octets> struct bulk_half {
 template <class T, int octets> static int launch(const gemm_job *job, const fb_cuda_context *cx) {
     using P = bulk_half<T, octets>;
     bulk_shares shares = {};
-    shares.stage = OCTET * PITCH;
+    shares.lanes = 1;
+    for (int u = 0; u < job->units; u++)
+        for (int p = job->first; p < job->first + job->count; p++) {
+            int needed = fb_sums_of_halves(job->segment[job->unit[u].segment + p].k).lane_chunks;
+            if (needed > shares.lanes) shares.lanes = needed;
+        }
+    shares.stage = OCTET * P::stage_pitch(shares.lanes);
     shares.stages = bulk_stages<P>(cx->limits, shares.stage, 0, octets + 2);
     return bulk_launch<P>(job, cx, shares);
 }
@@ -173,7 +194,9 @@ template <class T> static int halves(const gemm_job *job, const fb_cuda_context 
 }
 
 bool gemm_few_bulk_half_fits(const fb_cuda_limits *limits) {
-    return limits->major >= 9 && bulk_stages<bulk_half<fb_half, 4>>(limits, OCTET * PITCH, 0, 6) > 0;
+    using P = bulk_half<fb_half, 4>;
+    return limits->major >= 9 &&
+           bulk_stages<P>(limits, OCTET * P::stage_pitch(FB_SUMS_PIECE / 8 / FB_WARP), 0, 6) > 0;
 }
 
 int gemm_few_bulk_half(const gemm_job *job, const fb_cuda_context *cx) {

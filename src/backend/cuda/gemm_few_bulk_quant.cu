@@ -11,7 +11,8 @@
 #define MAGIC_BITS 0x4b400000
 
 template <bool nibbles, int I> struct bulk_quant {
-    static const int rows = 16 * I, width = WIDTH, partial = FB_SUMS_OCTETS, adders = 4;
+    static const int rows = 16 * I, width = WIDTH, partial = FB_SUMS_OCTETS;
+    static const int adders = 4, groups = I == 1 ? 2 : 1, slots = 2, group = I == 1 ? 8 : 4;
     static const int per = nibbles ? 1 : 2; /* chunks of a block */
     using producer = bulk_producer<bulk_quant>;
     using memory = bulk_shared<bulk_quant>;
@@ -23,17 +24,18 @@ template <bool nibbles, int I> struct bulk_quant {
 
     static FB_DEVICE bulk_source source_of(const gemm_segment &s) {
         const fb_sums sums = fb_sums_of_integers(s.k, nibbles ? FB_Q4_0 : FB_Q8_0);
-        return {s.x,
-                s.w,
-                s.scales,
-                s.x_row,
-                sums.chunks * 16,
-                sums.chunks / per * 2,
-                s.n,
-                sums.chunks,
-                sums.lane_chunks * FB_WARP,
-                sums.pieces,
-                0};
+        bulk_source source = {};
+        source.x = s.x;
+        source.w = s.w;
+        source.scales = s.scales;
+        source.x_row = s.x_row;
+        source.w_row = sums.chunks * 16;
+        source.scale_row = sums.chunks / per * 2;
+        source.n = s.n;
+        source.chunks = sums.chunks;
+        source.piece = sums.lane_chunks * FB_WARP;
+        source.pieces = sums.pieces;
+        return source;
     }
     static FB_DEVICE const uint8_t *x_at(const bulk_source &s, int chunk) {
         return s.x + chunk / per * (int)sizeof(fb_q8);
@@ -156,32 +158,31 @@ template <bool nibbles, int I> struct bulk_quant {
         const int octet = warp % FB_SUMS_OCTETS, output = warp / FB_SUMS_OCTETS * 8;
         int mine = -1; /* the number of the piece of x */
         const uint8_t *x = inputs;
-        bulk_place place = {0, 0}, slot = {0, 0};
+        bulk_place place = {0, 0};
+        bulk_slots<bulk_quant> slots = {};
         for (;;) {
             mv_barrier_wait(shared->full + place.at, place.phase);
             const bulk_item item = shared->item[place.at];
-            if (item.what == BULK_WEIGHTS && item.x != mine) {
+            if (item.what == BULK_END) return slots.end(shared);
+            if (item.x != mine) {
                 if (mine >= 0 && lane == 0) mv_barrier_arrive(shared->x_empty + mine % shares.inputs);
                 mine = item.x;
                 mv_barrier_wait(shared->x_full + mine % shares.inputs, mine / shares.inputs & 1);
                 x = inputs + mine % shares.inputs * shares.input + lane / 4 * x_pitch(shares.lanes);
             }
             float sums[I][4];
-            if (item.what == BULK_WEIGHTS)
-                multiply(x, stages + place.at * shares.stage, octet, output, shares.lanes, item.chunks, sums);
+            multiply(x, stages + place.at * shares.stage, octet, output, shares.lanes, item.chunks, sums);
             __syncwarp();
             if (lane == 0) mv_barrier_arrive(shared->empty + place.at);
             place.next(shares.stages);
-            bulk_wait_slot(shared, slot);
-            float *to = &shared->sums[slot.at][octet][lane / 4][output + lane % 4 * 2];
+            const int slot = slots.wait(shared, item);
+            float *to = &shared->sums[slot][octet][lane / 4][output + lane % 4 * 2];
 #pragma unroll
-            for (int i = 0; i < I && item.what == BULK_WEIGHTS; i++) {
+            for (int i = 0; i < I; i++) {
                 *(float2 *)(to + 16 * i * WIDTH) = make_float2(sums[i][0], sums[i][1]);
                 *(float2 *)(to + (16 * i + 8) * WIDTH) = make_float2(sums[i][2], sums[i][3]);
             }
-            bulk_summed(shared, slot, item);
-            slot.next(BULK_SLOTS);
-            if (item.what == BULK_END) return;
+            slots.summed(shared, slot, item);
         }
     }
 };

@@ -5,8 +5,8 @@
  *  - a float weight is row-major without gaps; its first element lies at a multiple of 256 bytes;
  *  - a weight of Q8_0 or Q4_0 (`packed`) has the integers of all blocks, row after row, then all scales
  *    (float16) in the same order. A block of Q8_0 has 32 bytes of integers. One of Q4_0 has 16: byte i has
- *    element i, plus 8, in its low nibble, and element i + 16, plus 8, in its high one. There are no other
- *    quantised types here;
+ *    element i, plus 8, in its low nibble, and element i + 16, plus 8, in its high one;
+ *  - rows of other quantised types are records (base/pack_gpu.h), row after row;
  *  - quantised activations are fb_q8 blocks (base/quant.h), as on the CPU; a row begins at a multiple of 8
  *    bytes;
  *  - k and v of a block of a cache are [heads, kv.block, width], kv.k_at and kv.v_at bytes after the block's

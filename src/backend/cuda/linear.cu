@@ -82,6 +82,10 @@ static void plan_segment(mv_plan *plan, int at, const fb_call *call, int s, bool
     if (floats) {
         seg->row_bytes = (int32_t)(w->cols * fb_dtype_size(w->dtype));
         if (seg->row_bytes % 16 || !fb_aligned(seg->w, 16)) plan->aligned = false;
+    } else if (fb_record_has(w->dtype)) {
+        seg->row_bytes = (int32_t)fb_record_row_bytes(w->dtype, w->cols);
+        seg->record_bytes = (int32_t)fb_record_bytes(w->dtype, FB_RECORD_COLUMNS);
+        seg->w_type = w->dtype;
     } else {
         seg->row_bytes = (int32_t)(w->cols / 32 * (w->dtype == FB_Q4_0 ? 16 : 32));
         seg->scales = (const uint16_t *)(seg->w + w->rows * seg->row_bytes);
@@ -160,7 +164,8 @@ static int launch(mv_plan *plan, fb_dtype x_type, fb_dtype weight, const fb_cuda
     case FB_Q4_0:
         return mv_launch_q4(plan, cx);
     default:
-        return INVALID;
+        if (!fb_record_has(weight)) return INVALID;
+        return plan->dot == FB_DOT_FLOAT ? mv_launch_records_float(plan, cx) : mv_launch_records(plan, cx);
     }
 }
 
@@ -169,7 +174,8 @@ static int launch(mv_plan *plan, fb_dtype x_type, fb_dtype weight, const fb_cuda
 /* Whether one launch can compute all segments. */
 static bool alike(const fb_call *call) {
     for (int s = 1; s < call->attr.segments; s++)
-        if (call->weights[4 * s].dtype != call->weights[0].dtype ||
+        if ((call->weights[4 * s].dtype != call->weights[0].dtype &&
+             !(fb_record_has(call->weights[4 * s].dtype) && fb_record_has(call->weights[0].dtype))) ||
             call->attr.segment[s].dot != call->attr.segment[0].dot)
             return false;
     return true;

@@ -14,6 +14,7 @@
 
 #include "backend/cuda/matvec_input.cuh"
 #include "backend/cuda/matvec_output.cuh"
+#include "backend/cuda/matvec_records.cuh"
 #include "backend/cuda/persistent_list.h"
 
 #ifdef FB_EMULATED
@@ -130,7 +131,18 @@ FB_DEVICE void mv_multiply(const mv_plan &plan, const mv_pipeline &pipeline, con
     float acc[R * M];
 #pragma unroll
     for (int i = 0; i < R * M; i++) acc[i] = 0;
-    if (M == 1 && PIPELINED && count == 8 * FB_WARP)
+    if constexpr (mv_records<W>::value) {
+        if (PIPELINED) {
+            mv_multiply_records<X, M, R>(mv_type_of(where.z), stage, plan.stage_row, R, what, where.w, shared,
+                                         acc);
+        } else {
+            const mv_segment &seg = plan.seg[header->s];
+            mv_multiply_records<X, M, R>(mv_type_of(where.z),
+                                         seg.w + (int64_t)header->row * seg.row_bytes +
+                                             what.z / FB_RECORD_CHUNKS * seg.record_bytes,
+                                         seg.row_bytes, mv_rows_of(where.z), what, where.w, shared, acc);
+        }
+    } else if (M == 1 && PIPELINED && count == 8 * FB_WARP)
         mv_multiply_chunks<W, X, M, R, PIPELINED, 8>(plan, header, what, where, stage, shared, lane, acc);
     else if (M == 1 && PIPELINED && count == 5 * FB_WARP)
         mv_multiply_chunks<W, X, M, R, PIPELINED, 5>(plan, header, what, where, stage, shared, lane, acc);
@@ -143,12 +155,13 @@ FB_DEVICE void mv_multiply(const mv_plan &plan, const mv_pipeline &pipeline, con
 #pragma unroll
     for (int i = 0; i < R * M; i++)
         for (int offset = 1; offset < lanes; offset <<= 1) acc[i] += __shfl_xor_sync(FB_ALL, acc[i], offset);
+    const int rows = mv_records<W>::value ? mv_rows_of(where.z) : where.z;
     if (lane % lanes == 0)
 #pragma unroll
         for (int r = 0; r < R; r++)
 #pragma unroll
             for (int m = 0; m < M; m++)
-                if ((R == 1 || r < where.z) && (M == 1 || m < plan.ms))
+                if ((R == 1 || r < rows) && (M == 1 || m < plan.ms))
                     partial[where.x + lane / lanes + m * plan.partials + r * where.y] = acc[r * M + m];
 }
 
@@ -246,6 +259,7 @@ template <class W> static void mv_plan_stage(mv_plan *plan, int at_once) {
     for (int s = 0; s < plan->segments; s++) {
         const mv_segment *seg = &plan->seg[s];
         int bytes = seg->pieces == 1 ? seg->chunks * 16 : seg->lane_chunks * FB_WARP * 16;
+        if (mv_records<W>::value) bytes = seg->pieces == 1 ? seg->row_bytes : seg->record_bytes;
         if (bytes > plan->stage_row) plan->stage_row = bytes;
     }
     plan->scale_at = at_once * plan->stage_row;

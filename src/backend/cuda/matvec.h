@@ -17,11 +17,13 @@
 /* One weight matrix, its input and its output. A row of weights is cut into `chunks` of 16 bytes and these
  * into `pieces` of up to 32 * lane_chunks chunks; a warp multiplies a piece of R rows (a unit) at a time. */
 typedef struct mv_segment {
-    const uint8_t *w; /* floats, or the integers of quantised blocks */
+    const uint8_t *w; /* floats, the integers of quantised blocks, or records */
     const uint16_t *scales;
     int32_t row_bytes, rows, cols;
     int32_t chunks, lane_chunks, pieces; /* of a row: sums.h */
-    int32_t sums, piece_sums;            /* partial sums of an output, and of a piece of it */
+    int32_t record_bytes;                /* of records: of all pieces but the last */
+    fb_dtype w_type;
+    int32_t sums, piece_sums; /* partial sums of an output, and of a piece of it */
     int32_t sums_row; /* from an output's partial sums to the next one's, where segments are not combined */
     int32_t units, extra;            /* units of a block; the first `extra` blocks have one more */
     int32_t skip_units, skip_pieces; /* MV_WARPS pieces as whole units, and pieces of another one */
@@ -80,5 +82,7 @@ int mv_launch_half(const mv_plan *plan, const fb_cuda_context *cx);
 int mv_launch_bfloat(const mv_plan *plan, const fb_cuda_context *cx);
 int mv_launch_q8(const mv_plan *plan, const fb_cuda_context *cx);
 int mv_launch_q4(const mv_plan *plan, const fb_cuda_context *cx);
+int mv_launch_records(const mv_plan *plan, const fb_cuda_context *cx); /* several types in one plan */
+int mv_launch_records_float(const mv_plan *plan, const fb_cuda_context *cx);
 
 #endif

@@ -124,6 +124,13 @@ template <bool WHOLE, class T, class W, class X> struct mv_staging {
 
 /* ---- as blocks of integers ---- */
 
+/* The sum of a block as it is staged. Records have parts of 16 columns, too: half of the sum in 16 bits each.
+ */
+template <class W> FB_DEVICE uint32_t mv_staged_sum(int sum, int first_half) {
+    return mv_records<W>::value ? (uint32_t)(first_half & 0xffff) | (uint32_t)(sum - first_half) << 16
+                                : (uint32_t)sum;
+}
+
 /* Stores words 2 part and 2 part + 1 of the 8 of block b; and the block's scale and sum. */
 template <class W> FB_DEVICE void mv_stage_words(uint8_t *row, int blocks, int b, int part, uint2 words) {
     int at = mv_elements<W>::value == 32 ? part / 2 * blocks + b : 2 * b + part / 2; /* in 16 bytes */
@@ -148,7 +155,8 @@ template <bool WHOLE, class T, class W> struct mv_staging<WHOLE, T, W, mv_blocks
             if (!real) continue;
             mv_stage_words<W>(to, blocks, b, part, eight.words);
             if (part == 0)
-                mv_stage_scale_sum(to, blocks, b, __float_as_uint(eight.scale), (uint32_t)eight.sum);
+                mv_stage_scale_sum(to, blocks, b, __float_as_uint(eight.scale),
+                                   mv_staged_sum<W>(eight.sum, eight.half_sum));
         }
     }
 };
@@ -162,10 +170,13 @@ template <class W> FB_DEVICE void mv_stage_given(const mv_segment &seg, int ms, 
             const uint32_t *from = (const uint32_t *)seg.x + m * seg.x_stride + 2 * i; /* 4-byte aligned */
             uint2 x = make_uint2(from[0], from[1]);
             uint8_t *row = to + m * seg.x_bytes;
+            int half = 0;
+            for (int word = 2; mv_records<W>::value && part == 0 && word < 6; word++)
+                half = __dp4a((int)from[word], 0x01010101, half);
             if (part)
                 mv_stage_words<W>(row, blocks, b, part - 1, x);
             else
-                mv_stage_scale_sum(row, blocks, b, x.x, x.y);
+                mv_stage_scale_sum(row, blocks, b, x.x, mv_staged_sum<W>((int)x.y, half));
         }
 }
 

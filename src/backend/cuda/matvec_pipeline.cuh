@@ -190,10 +190,15 @@ struct __align__(16) mv_header {
     int x_at, chunks;         /* offset of the staged x; chunks of a row */
     int first, count;         /* the piece's chunks; count is 0 after the last piece */
     int partial, row_partial; /* index of the first row's partial sum; from there to the next row's */
-    int rows, x_bytes;        /* rows of weights; bytes from a staged row of x to the next */
+    int rows, x_bytes;        /* rows of weights (mv_rows_of); bytes from a staged row of x to the next */
     int s, row;               /* segment and first row, for weights that are not copied */
     int none[2];
 };
+
+/* Rows of weights as in a header: of records, with their type. */
+FB_HOST_DEV int mv_header_rows(int rows, fb_dtype type) { return rows | (int)type << 8; }
+FB_HOST_DEV int mv_rows_of(int header) { return header & 255; }
+FB_HOST_DEV fb_dtype mv_type_of(int header) { return (fb_dtype)(header >> 8); }
 
 struct mv_pipeline {
     uint8_t *stage_memory;
@@ -232,27 +237,30 @@ FB_DEVICE void mv_fetch_piece(const mv_plan &plan, const mv_pipeline &pipeline, 
         if (lane == 0) {
             mv_header *header = pipeline.headers + stage;
             *(int4 *)&header->x_at = make_int4(seg.x_at, seg.chunks, first, count);
-            *(int4 *)&header->partial =
-                make_int4(cursor.partial + cursor.piece * seg.piece_sums,
-                          plan.combined ? plan.sums_each : seg.sums_row, rows, seg.x_bytes);
+            *(int4 *)&header->partial = make_int4(
+                cursor.partial + cursor.piece * seg.piece_sums, plan.combined ? plan.sums_each : seg.sums_row,
+                mv_records<W>::value ? mv_header_rows(rows, seg.w_type) : rows, seg.x_bytes);
             if (!PIPELINED) *(int2 *)&header->s = make_int2(cursor.s, cursor.row);
         }
         if (PIPELINED) {
             uint8_t *to = pipeline.stage_memory + stage * plan.stage_bytes;
-            const uint8_t *from = seg.w + (int64_t)cursor.row * seg.row_bytes + first * 16;
+            const int begin = mv_records<W>::value ? cursor.piece * seg.record_bytes : first * 16;
+            const int bytes =
+                !mv_records<W>::value ? count * 16 : min(seg.record_bytes, seg.row_bytes - begin);
+            const uint8_t *from = seg.w + (int64_t)cursor.row * seg.row_bytes + begin;
             const uint16_t *scale = seg.scales + ((int64_t)cursor.row * seg.chunks + first) / per;
             const bool scales = mv_quantised<W>::value;
             int scale_bytes = scales ? count / per * 2 : 0;
             if constexpr (BULK) {
                 uint64_t *barrier = pipeline.full + stage;
-                mv_barrier_expect(barrier, rows * (count * 16 + scale_bytes));
+                mv_barrier_expect(barrier, rows * (bytes + scale_bytes));
                 /* Rows as long as the stage's lie there without gaps, as they do in memory: one copy. */
-                bool whole = R > 1 && count * 16 == plan.stage_row && seg.pieces == 1;
+                bool whole = R > 1 && bytes == plan.stage_row && seg.pieces == 1;
                 int copies = whole ? 1 : rows, times = whole ? rows : 1;
 #pragma unroll 1
                 for (int r = 0; r < copies; r++) {
                     mv_bulk_copy_evict_first(to + r * plan.stage_row, from + (int64_t)r * seg.row_bytes,
-                                             times * count * 16, barrier);
+                                             times * bytes, barrier);
                     if (scales)
                         mv_bulk_copy_evict_first(to + plan.scale_at + r * plan.scale_row,
                                                  scale + r * (seg.chunks / per), times * scale_bytes,
@@ -261,9 +269,8 @@ FB_DEVICE void mv_fetch_piece(const mv_plan &plan, const mv_pipeline &pipeline, 
             } else {
                 for (int r = 0; r < rows; r++) {
 #pragma unroll 5
-                    for (int at = lane; at < count; at += FB_WARP)
-                        fb_copy_16(to + r * plan.stage_row + at * 16,
-                                   from + (int64_t)r * seg.row_bytes + at * 16);
+                    for (int at = lane * 16; at < bytes; at += FB_WARP * 16)
+                        fb_copy_16(to + r * plan.stage_row + at, from + (int64_t)r * seg.row_bytes + at);
                     if (!scales) continue;
                     const uint8_t *row_scales = (const uint8_t *)(scale + r * (seg.chunks / per));
                     for (int at = lane * 16; at < scale_bytes; at += FB_WARP * 16)

@@ -11,16 +11,21 @@
 /* Weight types that are not element types, and how x is staged for integer products. */
 struct mv_q8 {};
 struct mv_q4 {};
+struct mv_record {}; /* all others (records.cuh) */
 struct mv_blocks {};
 
 template <class W> struct mv_elements { static const int value = 16 / sizeof(W); };
 template <> struct mv_elements<mv_q8> { static const int value = 16; };
 template <> struct mv_elements<mv_q4> { static const int value = 32; };
+template <> struct mv_elements<mv_record> { static const int value = 32; };
 template <class W> struct mv_dtype { static const fb_dtype value = FB_F32; };
 template <> struct mv_dtype<fb_half> { static const fb_dtype value = FB_F16; };
 template <> struct mv_dtype<fb_bfloat> { static const fb_dtype value = FB_BF16; };
 template <> struct mv_dtype<mv_q8> { static const fb_dtype value = FB_Q8_0; };
 template <> struct mv_dtype<mv_q4> { static const fb_dtype value = FB_Q4_0; };
+template <> struct mv_dtype<mv_record> { static const fb_dtype value = FB_Q4_K; }; /* stands for all */
+template <class W> struct mv_records { static const bool value = false; };
+template <> struct mv_records<mv_record> { static const bool value = true; };
 template <class W> struct mv_quantised { static const bool value = false; };
 template <> struct mv_quantised<mv_q8> { static const bool value = true; };
 template <> struct mv_quantised<mv_q4> { static const bool value = true; };

@@ -185,6 +185,8 @@ static int launch(const fb_cuda_work_list *list, const pk_params *params, const 
         return pk_launch_q8(list, params, cx);
     case FB_Q4_0:
         return pk_launch_q4(list, params, cx);
+    case FB_Q4_K: /* stands for all types in records (mv_dtype) */
+        return pk_launch_records(list, params, cx);
     default:
         return FB_CUDA_NOT_LISTED;
     }

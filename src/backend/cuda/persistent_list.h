@@ -82,6 +82,7 @@ int pk_launch_half(const fb_cuda_work_list *list, const pk_params *params, const
 int pk_launch_bfloat(const fb_cuda_work_list *list, const pk_params *params, const fb_cuda_context *cx);
 int pk_launch_q8(const fb_cuda_work_list *list, const pk_params *params, const fb_cuda_context *cx);
 int pk_launch_q4(const fb_cuda_work_list *list, const pk_params *params, const fb_cuda_context *cx);
+int pk_launch_records(const fb_cuda_work_list *list, const pk_params *params, const fb_cuda_context *cx);
 
 /* Append to the list; FB_CUDA_NOT_LISTED where the kernel cannot run the op. */
 int pk_add_matvec(const mv_plan *plan, int at_once, fb_dtype weights, int64_t inputs,

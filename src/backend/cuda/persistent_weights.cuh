@@ -107,6 +107,7 @@ struct pk_producer {
     int rows, piece;              /* rows from there to the segment's end; the piece of them */
     int row_bytes, scale_row;     /* of a whole row; of its scales */
     int chunks, piece_chunks;     /* of a row, and of a piece */
+    int record_bytes, type;       /* of records: bytes of a piece */
     int pieces;                   /* of a row */
     int skip_rows, skip_pieces;   /* to the next piece: MV_WARPS pieces further */
     int x_at, x_bytes;            /* for the header of the piece */
@@ -144,6 +145,8 @@ template <class W, int R> FB_DEVICE void pk_enter_segment(const mv_plan &plan, i
     p->skip_pieces = seg.skip_pieces;
     p->chunks = seg.chunks;
     p->piece_chunks = seg.lane_chunks * FB_WARP;
+    p->record_bytes = seg.record_bytes;
+    p->type = seg.w_type;
     p->from = seg.w + (int64_t)row * seg.row_bytes;
     p->row_bytes = seg.row_bytes;
     p->scales = (const uint8_t *)(seg.scales + (int64_t)row * seg.chunks / per);
@@ -170,18 +173,22 @@ template <int R> FB_DEVICE void pk_next_piece(pk_producer *p) {
 template <class W, int R>
 FB_DEVICE void pk_fetch_piece(const pk_params &params, const mv_pipeline &pipeline, pk_producer *p) {
     const int per = 32 / mv_elements<W>::value, first = p->piece * p->piece_chunks;
-    const int rows = min(p->rows, R), count = min(p->piece_chunks, p->chunks - first), bytes = count * 16;
+    const int rows = min(p->rows, R), count = min(p->piece_chunks, p->chunks - first);
+    const int begin = mv_records<W>::value ? p->piece * p->record_bytes : first * 16;
+    const int bytes = mv_records<W>::value ? min(p->record_bytes, p->row_bytes - begin) : count * 16;
     const int scale_bytes = mv_quantised<W>::value ? count / per * 2 : 0;
     mv_header *header = pipeline.headers + p->stage;
     uint64_t *barrier = pipeline.full + p->stage;
     uint8_t *to = pipeline.stage_memory + p->stage * params.stage_bytes;
     *(int4 *)&header->x_at = make_int4(p->x_at, p->chunks, first, count);
-    *(int4 *)&header->partial = make_int4(p->partial + p->piece * p->sums, p->sums_each, rows, p->x_bytes);
+    *(int4 *)&header->partial =
+        make_int4(p->partial + p->piece * p->sums, p->sums_each,
+                  mv_records<W>::value ? mv_header_rows(rows, (fb_dtype)p->type) : rows, p->x_bytes);
     mv_barrier_expect(barrier, rows * (bytes + scale_bytes));
     /* Rows as long as the stage's lie there without gaps, as they do in memory: one copy for all. */
     bool whole = R > 1 && bytes == p->row_bytes && bytes == p->stage_row;
     int copies = whole ? 1 : rows, times = whole ? rows : 1;
-    const uint8_t *from = p->from + first * 16, *scales = p->scales + first / per * 2;
+    const uint8_t *from = p->from + begin, *scales = p->scales + first / per * 2;
 #pragma unroll 1
     for (int r = 0; r < copies; r++, from += p->row_bytes, scales += p->scale_row) {
         mv_bulk_copy_evict_first(to + r * p->stage_row, from, times * bytes, barrier);

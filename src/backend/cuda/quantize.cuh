@@ -8,9 +8,10 @@
 #define FB_Q8_THREADS 4 /* neighbouring lanes that share a block: eight elements each */
 
 struct fb_eight {
-    uint2 words; /* eight integers */
-    float scale; /* of the block, in all its threads */
-    int32_t sum; /* of the block, in all its threads */
+    uint2 words;      /* eight integers */
+    float scale;      /* of the block, in all its threads */
+    int32_t sum;      /* of the block, in all its threads */
+    int32_t half_sum; /* of the half that the thread's elements belong to */
 };
 
 /* Packs four integers of 8 bits. */
@@ -41,14 +42,14 @@ FB_DEVICE fb_eight fb_quantize_eight(const float *x) {
         max_abs = fmaxf(max_abs, __shfl_xor_sync(FB_ALL, max_abs, offset));
     finite = max_abs < INFINITY;
     float inverse = finite && max_abs >= FB_Q8_LEAST ? 127.0f / max_abs : 0;
-    fb_eight eight = {{0, 0}, finite ? max_abs / 127.0f : NAN, 0};
+    fb_eight eight = {{0, 0}, finite ? max_abs / 127.0f : NAN, 0, 0};
     int q[8]; /* NaN converts to 0, and so does a product with an inverse of 0 */
 #pragma unroll
     for (int i = 0; i < 8; i++) q[i] = __float2int_rn(x[i] * inverse);
     eight.words = make_uint2(fb_pack_4(q), fb_pack_4(q + 4));
     eight.sum = __dp4a((int)eight.words.x, 0x01010101, __dp4a((int)eight.words.y, 0x01010101, 0));
-    for (int offset = FB_Q8_THREADS / 2; offset; offset >>= 1)
-        eight.sum += __shfl_xor_sync(FB_ALL, eight.sum, offset);
+    eight.half_sum = eight.sum + __shfl_xor_sync(FB_ALL, eight.sum, 1);
+    eight.sum = eight.half_sum + __shfl_xor_sync(FB_ALL, eight.half_sum, 2);
     return eight;
 }
 

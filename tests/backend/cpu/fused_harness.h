@@ -74,6 +74,8 @@ static inline fb_weight packed(fb_weight w) {
 
 /* How `run` divides ops among workers: by_head and apart. */
 static fb_worker sharing;
+/* Whether all workers prepare the inputs of a linear_group before one of them multiplies. */
+static bool prepare_together;
 
 /* Runs the last worker first: a worker that needs another's result finds NaN. All runs share one scratch:
  * allocating a megabyte for each took most of the time under AddressSanitizer. */
@@ -81,15 +83,20 @@ static inline void run(const fb_isa *isa, fb_op_kind kind, fb_call call, int32_t
     static fbt_guard scratch;
     if (!scratch.data) scratch = fbt_guard_create(SCRATCH, 0);
     call.rows = call.rows ? call.rows : ROWS;
-    for (int32_t worker = workers - 1; worker >= 0; worker--) {
-        memset(scratch.data, 0xff, SCRATCH);
-        fb_worker self = sharing;
-        self.index = worker;
-        self.count = workers;
-        self.scratch = scratch.data;
-        isa->kernels[kind](&call, &self);
-    }
+    fbt_guard prepared = {0};
+    if (prepare_together) prepared = fbt_guard_create(SCRATCH, 0);
+    for (int phase = !prepare_together; phase < 2; phase++)
+        for (int32_t worker = workers - 1; worker >= 0; worker--) {
+            memset(scratch.data, 0xff, SCRATCH);
+            fb_worker self = sharing;
+            self.index = worker;
+            self.count = workers;
+            self.scratch = scratch.data;
+            self.prepared = prepared.data;
+            (phase ? isa->kernels[kind] : isa->prepare)(&call, &self);
+        }
     assert_true(fbt_guard_intact(&scratch));
+    if (prepare_together) fbt_guard_free(&prepared);
 }
 
 /* Each row by itself, as a decode step runs it. */
@@ -132,10 +139,11 @@ static inline void poison(const fb_view *v) {
     memset(v->data, 0xff, (size_t)(ROWS * v->row_stride * fb_dtype_size(v->dtype)));
 }
 
-/* Runs the body for every instruction set and each of its activation dtypes. */
+/* Runs the body for every instruction set and each of its activation dtypes. An emulator leaves out the
+ * reference, which is the same everywhere. */
 #define FOR_KERNELS(isa, t)                                                                                  \
     for (const fb_isa *isa = fb_isa_table; isa->name; isa++)                                                 \
-        for (int t##_ = FB_F32; isa->available() && t##_ <= FB_F64; t##_++)                                  \
+        for (int t##_ = FB_F32; isa->available() && t##_ <= FB_F64 - FBT_EMULATED; t##_++)                   \
             for (fb_dtype t = (fb_dtype)t##_, *once = &t;                                                    \
                  once && (strcmp(isa->name, "ref") == 0) == (t == FB_F64); once = NULL, give_back())
 

@@ -19,7 +19,7 @@ static const fb_isa *isas(void) {
     return kernel_device_under_test ? kernel_device_under_test->isas : fb_isa_table;
 }
 
-#define MAX_ISAS 8
+#define MAX_ISAS 10
 static int64_t checked[FB_OP_COUNT][MAX_ISAS];
 
 /* ---- memory ---- */
@@ -342,7 +342,8 @@ static void judge_rows(const rig *r, const char *isa, int64_t begin, int64_t end
     sums s = {0};
     for (int64_t row = begin; row < end; row++)
         for (int64_t head = 0; head < output_heads(r); head++) gather(r, row, head, truth, naive, &s);
-    if (!(s.naive <= AGREES * s.largest + LOST)) fail_rig(r, "ref", "the naive loop gives something else");
+    if (!(s.naive <= (r->naive_is_near ? r->naive_is_near : AGREES) * s.largest + LOST))
+        fail_rig(r, "ref", "the naive loop gives something else");
     for (int64_t row = begin; row < end; row++)
         for (int64_t head = 0; head < output_heads(r); head++) judge_part(r, isa, row, head, truth, &s);
     if (!(sqrt(s.error2) <= 2 * sqrt(s.naive2) + sqrt(s.rounding2)))
@@ -475,7 +476,8 @@ static void check_isa(const rig *r, const fb_isa *isa, expectation *e) {
     }
     for (size_t i = 0; i < sizeof some_rows / sizeof *some_rows; i++)
         for (size_t j = 0; j < sizeof some_workers / sizeof *some_workers; j++)
-            check_slice(r, isa, (RIG_ROWS - some_rows[i]) / 2, some_rows[i], some_workers[j], e);
+            if (!fbt_emulated_passes_over(7))
+                check_slice(r, isa, (RIG_ROWS - some_rows[i]) / 2, some_rows[i], some_workers[j], e);
     for (int64_t row = 0; row < RIG_ROWS; row += 5) check_slice(r, isa, row, 1, 1, e);
     if (fb_op_table[r->kind].parts == FB_PARTS_ELEMENT)
         for (int k = 0; k < fb_op_table[r->kind].inputs; k++)

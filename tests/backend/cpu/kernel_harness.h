@@ -89,10 +89,11 @@ struct rig {
     fb_op_kind kind;
     fb_call call; /* of RIG_ROWS tokens; the family fills it */
     fbt_random *random;
-    bool skewed;     /* nothing is aligned: weights lie at odd addresses */
-    bool exact;      /* the bits of ref */
-    naive_fn naive;  /* unless exact */
-    bool row_by_row; /* rows differ in size: each row's errors are compared separately */
+    bool skewed;          /* nothing is aligned: weights lie at odd addresses */
+    bool exact;           /* the bits of ref */
+    naive_fn naive;       /* unless exact */
+    double naive_is_near; /* how far it may be from ref, relative to the largest element; 0: the usual */
+    bool row_by_row;      /* rows differ in size: each row's errors are compared separately */
     int64_t scratch_floats;
     char text[128]; /* what this rig is, for failures */
     /* the harness's own */

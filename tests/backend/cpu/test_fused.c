@@ -151,7 +151,7 @@ static void make_group(const group_case *g, fb_dtype t, int64_t shape, bool bias
 static void linear_group(void **state) {
     (void)state;
     for (size_t c = 0; c < 2 * 3 * sizeof groups / sizeof *groups; c++) FOR_KERNELS(isa, t) {
-            if (fbt_passes_over(2)) continue;
+            if (fbt_passes_over(2) || fbt_emulated_passes_over(5)) continue;
             const group_case *g = &groups[c / 6];
             fb_call call;
             make_group(g, t, (int64_t)(c / 2 % 3), c % 2, &call);
@@ -219,7 +219,7 @@ static void quantised_group(void **state) {
     enum { CASES = sizeof groups / sizeof *groups, MIXED = FB_DOT_QUANTIZE + 1 };
     enum { TYPES = FB_DTYPE_COUNT - FB_Q8_0 };
     for (size_t c = 0; c < TYPES * CASES; c++) FOR_KERNELS(isa, t) {
-            if (fbt_passes_over(2)) continue;
+            if (fbt_passes_over(2) || fbt_emulated_passes_over(5)) continue;
             const group_case *g = &groups[c / TYPES];
             fb_dtype type = (fb_dtype)(FB_Q8_0 + c % TYPES);
             bool packs = fb_pack_has(type);
@@ -260,9 +260,13 @@ static void quantised_group(void **state) {
                 snprintf(what, sizeof what, "%s linear_group case %zu, dot %d", fb_dtype_name(type),
                          c / TYPES, dot);
                 FOR_WORKERS(workers) {
-                    for (int s = 0; s < outputs; s++) poison(&call.out[s]);
-                    run(isa, FB_OP_LINEAR_GROUP, call, workers);
-                    for (int s = 0; s < outputs; s++) same(isa, what, &call.out[s], &want[s]);
+                    for (int together = 0; together < 2; together++) {
+                        for (int s = 0; s < outputs; s++) poison(&call.out[s]);
+                        prepare_together = together;
+                        run(isa, FB_OP_LINEAR_GROUP, call, workers);
+                        prepare_together = false;
+                        for (int s = 0; s < outputs; s++) same(isa, what, &call.out[s], &want[s]);
+                    }
                     if (workers > 1) continue;
                     for (int s = 0; s < outputs; s++) poison(&call.out[s]);
                     run_alone(isa, FB_OP_LINEAR_GROUP, &call, workers);
@@ -280,7 +284,7 @@ static void one_row(void **state) {
     static const fb_dtype types[TYPES] = {FB_F32, FB_F16, FB_BF16, FB_Q6_K};
     static const int64_t shapes[][2] = {{6203, 20}, {12400, 8}, {13, 1031}, {60, 1280}}; /* outputs, inputs */
     for (size_t c = 0; c < TYPES * 2 * sizeof shapes / sizeof *shapes; c++) FOR_KERNELS(isa, t) {
-            if (fbt_passes_over(2)) continue;
+            if (fbt_passes_over(2) || fbt_emulated_passes_over(5)) continue;
             fb_dtype type = types[c % TYPES];
             bool both = c / TYPES % 2, decoded = !fb_dtype_is_float(type);
             int64_t n = shapes[c / TYPES / 2][0], k = shapes[c / TYPES / 2][1];
@@ -333,8 +337,13 @@ static void one_difference(void **state) {
                 want[s] = plain_segment_of(isa, t, &call, s);
                 call.out[s] = view(t, 1, 19, 0);
             }
-            run(isa, FB_OP_LINEAR_GROUP, call, 2);
-            for (int s = 0; s < 2; s++) same(isa, "segments of one input", &call.out[s], &want[s]);
+            for (int together = 0; together < 2; together++) {
+                for (int s = 0; s < 2; s++) poison(&call.out[s]);
+                prepare_together = together;
+                run(isa, FB_OP_LINEAR_GROUP, call, 2);
+                prepare_together = false;
+                for (int s = 0; s < 2; s++) same(isa, "segments of one input", &call.out[s], &want[s]);
+            }
         }
 }
 

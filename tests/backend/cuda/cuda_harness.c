@@ -8,6 +8,8 @@
 
 #include "backend/cuda/gpu.h"
 #include "base/pack_blocks.h"
+#include "base/pack_gpu.h"
+#include "base/quant_join.h"
 
 bool cuda_invariant;
 int64_t cuda_launched[FB_OP_COUNT];
@@ -220,10 +222,42 @@ static void split(const fb_weight *w, uint8_t *to) {
     }
 }
 
+/* Row `row` of a packed matrix as a file has it. */
+static void join_row(const fb_weight *w, int64_t row, uint8_t *to) {
+    const quant_type *t = &quant_types[w->dtype];
+    int64_t blocks = w->cols / t->columns;
+    for (int64_t b = 0; b < blocks; b++, to += fb_dtype_bytes(w->dtype, t->columns)) {
+        quant_parts p;
+        unpack_block(t,
+                     (const uint8_t *)w->data + (row / FB_PACK_ROWS * blocks + b) * fb_pack_block(w->dtype),
+                     row % FB_PACK_ROWS, &p);
+        quant_joiners[w->dtype](&p, to);
+    }
+}
+
+/* The rows of a matrix in records. */
+static void add_records(image *im, const fb_weight *w) {
+    int64_t row = fb_record_row_bytes(w->dtype, w->cols), in_file = fb_dtype_bytes(w->dtype, w->cols);
+    uint8_t *to = add_owned(im, w->data, w->rows * row)->owned, *from = malloc((size_t)in_file);
+    assert_non_null(from);
+    for (int64_t r = 0; r < w->rows; r++, to += row) {
+        if (w->packed)
+            join_row(w, r, from);
+        else
+            memcpy(from, (const uint8_t *)w->data + r * in_file, (size_t)in_file);
+        fb_record_pack(w->dtype, from, w->cols, to);
+    }
+    free(from);
+}
+
 static void add_weight(image *im, const fb_weight *w) {
     if (!w->data) return;
     for (int i = 0; i < im->count; i++)
         if (im->regions[i].owned && im->regions[i].host == w->data) return;
+    if (fb_record_has(w->dtype)) {
+        add_records(im, w);
+        return;
+    }
     int64_t bytes = fb_dtype_bytes(w->dtype, w->rows * w->cols);
     region *r = add_owned(im, w->data, bytes);
     if (fb_pack_gpu_has(w->dtype))
@@ -562,9 +596,9 @@ static const fb_cpu_kernel kernels[FB_OP_COUNT] = {
 
 static bool always(void) { return true; }
 
-const fb_isa cuda_isas[] = {{"cuda", kernels, NULL, cuda_is_there},
-                            {"ref", fb_cpu_kernels_ref, NULL, always},
-                            {NULL, NULL, NULL, NULL}};
+const fb_isa cuda_isas[] = {{"cuda", kernels, NULL, NULL, cuda_is_there},
+                            {"ref", fb_cpu_kernels_ref, NULL, NULL, always},
+                            {NULL, NULL, NULL, NULL, NULL}};
 
 /* ---- running tests ---- */
 
@@ -583,14 +617,8 @@ int cuda_run_group(const char *name, const struct CMUnitTest *tests, size_t coun
     return failed;
 }
 
-/* The engine decodes other types when it loads them, and refuses wider heads. */
-static bool has(const rig *r) {
-    for (int k = 0; k < FB_MAX_WEIGHTS; k++) {
-        fb_dtype dtype = r->call.weights[k].dtype;
-        if (r->call.weights[k].data && !fb_dtype_is_float(dtype) && !fb_pack_gpu_has(dtype)) return false;
-    }
-    return r->call.kv.width <= 256;
-}
+/* The engine refuses wider heads. */
+static bool has(const rig *r) { return r->call.kv.width <= 256; }
 
 int cuda_run_family(const char *family, const struct CMUnitTest *tests, size_t count, int emulated) {
     static kernel_device under_test;

@@ -1,7 +1,7 @@
 /* The CUDA kernels around caches in blocks and steps of several sequences: a row has the bits that it has
  * alone in a cache of one block, whatever else is in the step and however large the cache and its blocks are.
- * Blocks lie in shuffled memory; what no row may read is NaN, and tables have no more blocks than they need.
- */
+ * Blocks lie in shuffled memory. What no row sees is NaN, and tables have no block in which no row sees
+ * anything: in a ring, those that a scheduler's sequence has given back. */
 #include <math.h>
 #include <string.h>
 
@@ -35,9 +35,10 @@ typedef struct token {
     bool prompt;
 } token;
 
-/* block 0: one block of all slots. */
+/* block 0: one block of all slots. A ring has a capacity of its own, and `more` times FB_RING_BLOCK slots
+ * more than the shape's. */
 typedef struct layout {
-    int64_t block, capacity;
+    int64_t block, capacity, more;
 } layout;
 
 /* ---- numbers that depend only on what they are ---- */
@@ -89,17 +90,34 @@ static int index_of(cache *c, int sequence) {
 
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
+/* The positions that a sequence's tokens of a step see: those from `first` to `last`, and what these see. */
+typedef struct seen {
+    int64_t first, last;
+} seen;
+
+/* The one after p; the first one after -1. */
+static int64_t next_seen(const fb_ring *r, const seen *s, int64_t p) {
+    bool left_behind = r->window && p + 1 >= r->sinks && p + 1 < s->first - r->window;
+    return left_behind ? s->first - r->window : p + 1;
+}
+
 /* Empty blocks for the slots that the tokens see, in any order. */
-static void make_blocks(cache *c, const int64_t *slots) {
+static void make_blocks(cache *c, const seen *of) {
     fb_kv *kv = &c->kv;
-    int64_t half = round_up(kv->heads * kv->block * kv->width * fb_dtype_size(kv->dtype), 256);
-    int64_t used = 0, first = 0;
+    int64_t half = round_up(kv->heads * kv->block * kv->width * fb_dtype_size(kv->dtype), 256), used = 0;
     uint8_t ***tables = take(c->step.sequences * (int64_t)sizeof *tables);
+    bool *needed = take(c->step.sequences * c->step.entries);
+    memset(needed, 0, (size_t)(c->step.sequences * c->step.entries));
     kv->k_at = 256;
     kv->v_at = kv->k_at + half + 256;
     c->step.block_bytes = kv->v_at + half;
     for (int64_t s = 0; s < c->step.sequences; s++)
-        c->step.blocks += round_up(slots[s], kv->block) / kv->block;
+        for (int64_t p = next_seen(&kv->ring, &of[s], -1); p <= of[s].last;
+             p = next_seen(&kv->ring, &of[s], p)) {
+            int64_t entry = kv->table_at + fb_ring_slot(&kv->ring, p) / kv->block;
+            c->step.blocks += !needed[s * c->step.entries + entry];
+            needed[s * c->step.entries + entry] = true;
+        }
     c->step.pool = take(c->step.blocks * c->step.block_bytes);
     memset(c->step.pool, 0xff, (size_t)(c->step.blocks * c->step.block_bytes));
     int32_t *order = take(c->step.blocks * (int64_t)sizeof *order);
@@ -111,39 +129,46 @@ static void make_blocks(cache *c, const int64_t *slots) {
     for (int64_t s = 0; s < c->step.sequences; s++) {
         tables[s] = take(c->step.entries * (int64_t)sizeof **tables);
         memset(tables[s], 0, (size_t)c->step.entries * sizeof **tables);
-        for (first = 0; first < slots[s]; first += kv->block)
-            tables[s][kv->table_at + first / kv->block] = c->step.pool + order[used++] * c->step.block_bytes;
+        for (int64_t entry = 0; entry < c->step.entries; entry++)
+            if (needed[s * c->step.entries + entry])
+                tables[s][entry] = c->step.pool + order[used++] * c->step.block_bytes;
     }
     kv->tables = (uint8_t *const *const *)tables;
 }
 
 /* A cache with what the tokens see, or, without `filled`, with NaN. */
 static cache cache_of(fb_dtype t, const shape *s, layout l, const token *tokens, int64_t rows, bool filled) {
+    fb_ring ring = s->ring;
+    if (ring.window) {
+        ring.size += l.more * FB_RING_BLOCK;
+        l.capacity = ring.begin + ring.size;
+    }
     cache c = {
         .kv = {.dtype = t,
                .heads = s->kv_heads,
                .capacity = l.capacity,
                .width = s->width,
-               .ring = s->ring,
+               .ring = ring,
                .table_at = l.block ? TABLE_AT : 0,
                .block = l.block ? l.block : l.capacity,
                .shift = l.block ? (int32_t)__builtin_ctzll((unsigned long long)l.block) : FB_KV_WHOLE}};
-    int64_t slots[MOST] = {0};
+    seen of[MOST];
     for (int64_t i = 0; i < rows; i++) {
-        int at = index_of(&c, tokens[i].sequence);
-        int64_t count = fb_ring_count(&s->ring, tokens[i].position);
-        if (count > slots[at]) slots[at] = count;
-        assert_true(count <= l.capacity);
+        int before = (int)c.step.sequences, at = index_of(&c, tokens[i].sequence);
+        if (at == before) of[at] = (seen){tokens[i].position, tokens[i].position};
+        if (tokens[i].position < of[at].first) of[at].first = tokens[i].position;
+        if (tokens[i].position > of[at].last) of[at].last = tokens[i].position;
+        assert_true(fb_ring_count(&ring, tokens[i].position) <= l.capacity);
     }
     c.step.entries = c.kv.table_at + (l.capacity + c.kv.block - 1) / c.kv.block;
-    make_blocks(&c, slots);
+    make_blocks(&c, of);
     for (int32_t n = 0; filled && n < c.step.sequences; n++)
-        for (int64_t slot = 0; slot < slots[n]; slot++)
-            for (int64_t head = 0; head < s->kv_heads; head++) {
+        for (int64_t p = next_seen(&ring, &of[n], -1); p <= of[n].last; p = next_seen(&ring, &of[n], p))
+            for (int64_t head = 0, slot = fb_ring_slot(&ring, p); head < s->kv_heads; head++) {
                 void *k = fb_key_of(&c.kv, n, head, slot), *v = fb_value_of(&c.kv, n, head, slot);
                 for (int64_t i = 0; i < s->width; i++) {
-                    fb_dtype_set(t, k, i * FB_KV_GROUP, number(K, c.sequence[n], slot, head, i));
-                    fb_dtype_set(t, v, i, number(V, c.sequence[n], slot, head, i));
+                    fb_dtype_set(t, k, i * FB_KV_GROUP, number(K, c.sequence[n], p, head, i));
+                    fb_dtype_set(t, v, i, number(V, c.sequence[n], p, head, i));
                 }
             }
     return c;
@@ -243,7 +268,7 @@ static layout smallest(const shape *s, const token *tokens, int64_t rows) {
     int64_t slots = s->ring.window ? s->ring.begin + s->ring.size : 0;
     for (int64_t i = 0; !s->ring.window && i < rows; i++)
         if (tokens[i].position >= slots) slots = tokens[i].position + 1;
-    return (layout){0, round_up(slots, FB_KV_GROUP)};
+    return (layout){0, round_up(slots, FB_KV_GROUP), 0};
 }
 
 /* The tokens in one step, in each layout, against each alone in a cache of one block. */
@@ -277,7 +302,7 @@ enum { GENERATED = sizeof generated / sizeof *generated };
 
 static void generated_tokens(void **state) {
     (void)state;
-    static const layout layouts[] = {{16, 400}, {32, 20000}, {128, 512}, {0, 400}};
+    static const layout layouts[] = {{16, 400, 0}, {32, 20000, 0}, {128, 512, 0}, {0, 400, 0}};
     for (int i = 0; i < SHAPES; i++)
         for (int pair = 0; pair < PAIRS; pair++, give_back()) {
             if ((pair + i) % cuda_every(PAIRS)) continue;
@@ -288,7 +313,7 @@ static void generated_tokens(void **state) {
 /* One token, whose items share their keys only in caches of more than 4096 slots. */
 static void large_caches(void **state) {
     (void)state;
-    static const layout layouts[] = {{0, 8704}, {64, 65536}, {16, 4112}};
+    static const layout layouts[] = {{0, 8704, 0}, {64, 65536, 0}, {16, 4112, 0}};
     for (int i = 0; i < SHAPES; i++)
         for (int pair = 0; pair < PAIRS; pair++, give_back()) {
             if (shapes[i].kv_heads * shapes[i].width > 128 || (pair + i) % cuda_every(4)) continue;
@@ -301,7 +326,7 @@ static void large_caches(void **state) {
 static void several_launches(void **state) {
     (void)state;
     static const shape wide = {64, 8, 256, {0}};
-    static const layout l = {128, 8192};
+    static const layout l = {128, 8192, 0};
     together(FLASH, FB_F16, FB_F16, &wide, &l, 1, generated, 10);
     give_back();
 }
@@ -311,21 +336,22 @@ static void long_contexts(void **state) {
     (void)state;
     static const shape few = {2, 1, 8, {0}};
     static const token tokens[] = {{1, 8190, 0}, {2, 8191, 0}, {3, 8192, 0}, {4, 9000, 0}, {5, 100, 0}};
-    static const layout layouts[] = {{128, 1 << 17}, {16, 9008}};
+    static const layout layouts[] = {{128, 1 << 17, 0}, {16, 9008, 0}};
     for (int pair = 0; pair < PAIRS; pair++, give_back())
         if (pair % cuda_every(4) == 0)
             together(FLASH, pairs[pair][0], pairs[pair][1], &few, layouts, 2, tokens, 5);
 }
 
+/* For up to 100 tokens of a sequence in a step; the last one for 30. */
 static const shape rings[] = {
-    {4, 2, 16, {4, 60, 16, 190}}, {2, 1, 80, {0, 40, 0, 140}}, {8, 1, 32, {20, 40, 32, 70}}};
+    {4, 2, 16, {4, 60, 128, 384}}, {2, 1, 80, {0, 40, 0, 384}}, {8, 1, 32, {20, 40, 128, 256}}};
 
 static void generated_in_rings(void **state) {
     (void)state;
     static const token tokens[] = {
         {1, 0, 0},   {2, 3, 0},    {3, 19, 0},   {4, 20, 0},  {5, 100, 0},
         {6, 250, 0}, {7, 5000, 0}, {8, 5001, 0}, {9, 139, 0}, {10, (1ll << 33) + 7, 0}};
-    static const layout layouts[] = {{16, 208}, {32, 224}, {128, 256}, {0, 208}};
+    static const layout layouts[] = {{16, 0, 0}, {32, 0, 1}, {128, 0, 3}, {0, 0, 2}};
     for (int i = 0; i < 3; i++)
         for (int pair = 0; pair < PAIRS; pair++, give_back()) {
             if ((pair + i) % cuda_every(3)) continue;
@@ -356,7 +382,7 @@ static void among_others(fb_dtype t, fb_dtype kv, const shape *s, layout l, cons
 /* A prompt's tokens in chunks of several lengths, against all of them in one step. */
 static void check_prompt(fb_dtype t, fb_dtype kv, const shape *s, int64_t first, int64_t rows, int which) {
     static const int64_t lengths[] = {1, 7, 33, 2, 64, 5};
-    static const layout layouts[] = {{16, 400}, {32, 10240}, {128, 512}, {0, 400}};
+    static const layout layouts[] = {{16, 400, 0}, {32, 10240, 1}, {128, 512, 0}, {0, 400, 3}};
     token tokens[MOST];
     for (int64_t i = 0; i < rows; i++) tokens[i] = (token){1, first + i, true};
     fb_view want = attend(FLASH, t, kv, s, smallest(s, tokens, rows), tokens, rows);
@@ -386,7 +412,7 @@ static void prompts(void **state) {
 /* attn_rows and the plain ops, with prompts and generated tokens in any order. */
 static void rows_and_plain(void **state) {
     (void)state;
-    static const layout layouts[] = {{16, 400}, {32, 12000}, {128, 512}};
+    static const layout layouts[] = {{16, 400, 0}, {32, 12000, 0}, {128, 512, 0}};
     token tokens[GENERATED + 9];
     memcpy(tokens, generated, sizeof generated);
     for (int i = 0; i < 9; i++) tokens[GENERATED + i] = (token){12, 40 + i, true};
@@ -430,7 +456,9 @@ static void same_slots(const shape *s, cache *have, cache *want, const token *to
     int64_t size = fb_dtype_size(have->kv.dtype);
     for (int64_t n = 0; n < rows * s->kv_heads; n++) {
         const token *of = &tokens[n / s->kv_heads];
-        int64_t head = n % s->kv_heads, slot = fb_ring_slot(&s->ring, of->position);
+        int64_t head = n % s->kv_heads;
+        int64_t slot = fb_ring_slot(&have->kv.ring, of->position);
+        int64_t other = fb_ring_slot(&want->kv.ring, of->position);
         int here = index_of(have, of->sequence), there = index_of(want, of->sequence);
         for (int64_t i = 0; i < s->width; i++) {
             uint8_t *k = fb_at(fb_key_of(&have->kv, here, head, slot), have->kv.dtype, i * FB_KV_GROUP);
@@ -438,9 +466,9 @@ static void same_slots(const shape *s, cache *have, cache *want, const token *to
             assert_true(isfinite(fb_dtype_get(have->kv.dtype, k, 0)));
             assert_true(isfinite(fb_dtype_get(have->kv.dtype, v, 0)));
             assert_memory_equal(
-                k, fb_at(fb_key_of(&want->kv, there, head, slot), want->kv.dtype, i * FB_KV_GROUP),
+                k, fb_at(fb_key_of(&want->kv, there, head, other), want->kv.dtype, i * FB_KV_GROUP),
                 (size_t)size);
-            assert_memory_equal(v, fb_at(fb_value_of(&want->kv, there, head, slot), want->kv.dtype, i),
+            assert_memory_equal(v, fb_at(fb_value_of(&want->kv, there, head, other), want->kv.dtype, i),
                                 (size_t)size);
             memset(k, 0xff, (size_t)size);
             memset(v, 0xff, (size_t)size);
@@ -449,7 +477,7 @@ static void same_slots(const shape *s, cache *have, cache *want, const token *to
 }
 
 static void check_append(fb_op_kind kind, fb_dtype t, fb_dtype kv, const shape *s) {
-    static const layout layouts[] = {{16, 400}, {32, 10240}, {128, 512}, {0, 400}};
+    static const layout layouts[] = {{16, 400, 0}, {32, 10240, 1}, {128, 512, 0}, {0, 400, 0}};
     for (int n = 0; n < 4; n++) {
         fb_view q, alone_q;
         cache have = append(kind, t, kv, s, layouts[n], generated, GENERATED, &q);

@@ -305,20 +305,21 @@ static void linear_group(void **state) {
                 }
 }
 
-/* Q8_0 and Q4_0: multiplied as floats, or with inputs quantised before or within the op, or mixed. */
+/* Quantised types: multiplied as floats, or with inputs quantised before or within the op, or mixed. */
 static void quantised_group(void **state) {
     (void)state;
     enum { MIXED = FB_DOT_QUANTIZE + 1, DOTS };
     for (int g = 0; g < GROUPS; g++)
         for (int dot = 0; dot < DOTS; dot++)
-            for (int type = FB_Q8_0; type <= FB_Q4_0; type++)
+            for (int type = FB_Q8_0; type < FB_DTYPE_COUNT; type++)
                 for (int wide = 0; wide < 2; wide++) FOR_ROWS(many_rows) FOR_ACTS(t) {
                         const group_case *c = &groups[g];
+                        const int64_t unit = fb_dtype_block((fb_dtype)type);
                         if (dot == FB_DOT_GIVEN && c->norm[0] != NO) continue;
-                        if (passed_over(59)) continue;
+                        if (passed_over(type <= FB_Q4_0 ? 59 : 251)) continue;
                         fb_call call = {.attr = {.segments = c->segments, .combine = c->combine}};
                         for (int s = 0; s < c->segments; s++) {
-                            int64_t k = (wide ? 544 : 64) + (c->inputs ? 32 : 32 * s),
+                            int64_t k = unit * ((wide ? unit == 32 ? 17 : 9 : 2) + (c->inputs ? 1 : s)),
                                     n = 50 + (c->combine ? 0 : 23 * s);
                             fb_weight *w = &call.weights[4 * s];
                             bool again = c->inputs && s;
@@ -347,24 +348,26 @@ static void quantised_group(void **state) {
 /* Each segment has a type of its own, some float and some quantised. */
 static void several_types(void **state) {
     (void)state;
-    static const fb_dtype types[] = {FB_Q4_0, FB_F16, FB_Q8_0, FB_F32, FB_BF16};
+    static const fb_dtype types[] = {FB_Q4_0, FB_F16,  FB_Q8_0, FB_F32,   FB_BF16,
+                                     FB_Q5_K, FB_Q6_K, FB_Q4_K, FB_MXFP4, FB_Q2_K};
+    enum { TYPES = sizeof types / sizeof *types };
     for (int g = 0; g < GROUPS; g++)
-        for (int first = 0; first < 5; first++) FOR_ROWS(few_rows) FOR_ACTS(t) {
+        for (int first = 0; first < TYPES; first++) FOR_ROWS(few_rows) FOR_ACTS(t) {
                 const group_case *c = &groups[g];
-                if (c->segments == 1 || passed_over(17)) continue;
+                if (c->segments == 1 || passed_over(29)) continue;
                 fb_call call = {.attr = {.segments = c->segments, .combine = c->combine}};
                 for (int s = 0; s < c->segments; s++) {
-                    fb_dtype type = types[(first + s) % 5];
+                    fb_dtype type = types[(first + s) % TYPES];
                     fb_weight *w = &call.weights[4 * s];
                     bool again = c->inputs && s;
-                    call.in[s] = again ? call.in[0] : filled(t, 1, 96, s);
-                    w[0] = weight(type, 50 + (c->combine ? 0 : 23 * s), 96, 0);
+                    call.in[s] = again ? call.in[0] : filled(t, 1, 256, s);
+                    w[0] = weight(type, 50 + (c->combine ? 0 : 23 * s), 256, 0);
                     call.attr.segment[s] = (fb_segment){
                         c->norm[s], c->act[s], 1e-3f, fb_pack_gpu_has(type) ? FB_DOT_QUANTIZE : FB_DOT_FLOAT};
                     if (c->norm[s] != NO)
-                        w[2] = again && c->inputs == SHARED ? call.weights[2] : weight(FB_F32, 1, 96, 1);
+                        w[2] = again && c->inputs == SHARED ? call.weights[2] : weight(FB_F32, 1, 256, 1);
                     if (c->norm[s] == FB_OP_LAYERNORM)
-                        w[3] = again && c->inputs == SHARED ? call.weights[3] : weight(FB_F32, 1, 96, 0);
+                        w[3] = again && c->inputs == SHARED ? call.weights[3] : weight(FB_F32, 1, 256, 0);
                 }
                 char what[80];
                 snprintf(what, sizeof what, "linear_group case %d, types from %s on", g,
@@ -459,10 +462,10 @@ static void head_ties(void **state) {
 static void head_quantised(void **state) {
     (void)state;
     for (int dot = FB_DOT_FLOAT; dot <= FB_DOT_QUANTIZE; dot++)
-        for (int type = FB_Q8_0; type <= FB_Q4_0; type++) FOR_ROWS(few_rows) FOR_ACTS(t) {
-                if (passed_over(7)) continue;
-                fb_call call = {.in = {filled(t, 1, 96, 0)}, .attr.segment[0].dot = (fb_dot)dot};
-                call.weights[0] = weight((fb_dtype)type, 120, 96, 0);
+        for (int type = FB_Q8_0; type < FB_DTYPE_COUNT; type++) FOR_ROWS(few_rows) FOR_ACTS(t) {
+                if (passed_over(type <= FB_Q4_0 ? 7 : 31)) continue;
+                fb_call call = {.in = {filled(t, 1, 256, 0)}, .attr.segment[0].dot = (fb_dot)dot};
+                call.weights[0] = weight((fb_dtype)type, 120, 256, 0);
                 if (dot == FB_DOT_GIVEN) call.in[0] = quantized(call.in[0]);
                 check_best(t, call, fb_dtype_name((fb_dtype)type));
             }

@@ -1,6 +1,6 @@
 /* The CUDA kernels around a cache that forgets: fused against plain to the bit, attn_flash against the
- * reference, and a token alone against the same token in a step of several. Slots that no token sees hold
- * large numbers; what lies beyond the cache is NaN. */
+ * reference, a token alone against the same token in a step of several, and rings of several sizes against
+ * each other. Slots that no token sees are NaN, and so is what lies beyond the cache. */
 #include <math.h>
 #include <string.h>
 
@@ -12,39 +12,41 @@ static fbt_guard pool[POOL];
 static int pooled;
 static fbt_random random_numbers;
 
-/* Rings smaller and larger than a tile, a block and a split; before the first wrap and after many; with more
- * slots than attn_flash reads for each item alone. Steps at the beginning, where the ring fills, where it has
- * wrapped, and at positions beyond 32 bits. */
+/* Windows smaller and larger than a tile, a block and a split; with more slots than attn_flash reads for each
+ * item alone, and with splits that have sinks and slots of the ring. Steps at the beginning, where the ring
+ * fills, where it has wrapped, and at positions beyond 32 bits. Rings are as small as a session's may be for
+ * the step. */
 static const struct ring_case {
-    fb_ring ring; /* sinks, window, begin, size */
+    int64_t sinks, window;
     int64_t position, rows;
     int64_t heads, kv_heads, width;
     int32_t rotary;
     spacing spacing;
 } cases[] = {
-    {{0, 1, 0, 9}, 0, 8, 1, 1, 2, 2, IN_ORDER},
-    {{0, 5, 0, 30}, 100, 25, 4, 2, 7, 4, IN_ORDER},
-    {{0, 40, 0, 140}, 39, 100, 2, 2, 16, 16, IN_ORDER},
-    {{1, 9, 16, 16}, 3, 7, 6, 3, 33, 32, IN_ORDER},
-    {{2, 10, 16, 17}, 11, 1, 5, 5, 64, 16, IN_ORDER},
-    {{2, 10, 16, 39}, 5000, 29, 4, 2, 16, 8, IN_ORDER},
-    {{4, 120, 16, 128}, 119, 8, 2, 1, 24, 8, IN_ORDER},
-    {{4, 120, 16, 140}, 401, 18, 4, 4, 20, 20, IN_ORDER},
-    {{4, 60, 16, 190}, 250, 130, 2, 2, 80, 20, IN_ORDER},
-    {{4, 252, 16, 300}, 900, 5, 3, 1, 128, 128, IN_ORDER},
-    {{20, 40, 32, 70}, 15, 30, 4, 1, 64, 64, IN_ORDER},
-    {{20, 40, 32, 50}, 19, 2, 12, 1, 20, 20, IN_ORDER},
-    {{130, 100, 144, 200}, 126, 70, 2, 1, 32, 32, IN_ORDER},
-    {{130, 100, 144, 118}, 70000, 18, 1, 1, 80, 20, IN_ORDER},
-    {{3, 300, 16, 340}, (1ll << 24) + 13, 40, 2, 2, 256, 64, IN_ORDER},
-    {{16, 33, 16, 47}, (1ll << 33) + 7, 14, 2, 1, 16, 8, IN_ORDER},
-    {{4, 4150, 16, 4170}, (1ll << 31) + 4000, 5, 4, 1, 8, 8, IN_ORDER},
-    {{0, 4150, 0, 4170}, 2 * 4170 - 3, 8, 2, 2, 16, 8, IN_ORDER},
+    {0, 1, 0, 8, 1, 1, 2, 2, IN_ORDER},
+    {0, 5, 100, 25, 4, 2, 7, 4, IN_ORDER},
+    {0, 40, 39, 100, 2, 2, 16, 16, IN_ORDER},
+    {1, 9, 3, 7, 6, 3, 33, 32, IN_ORDER},
+    {2, 10, 11, 1, 5, 5, 64, 16, IN_ORDER},
+    {2, 10, 5000, 29, 4, 2, 16, 8, IN_ORDER},
+    {4, 120, 119, 8, 2, 1, 24, 8, IN_ORDER},
+    {4, 120, 401, 18, 4, 4, 20, 20, IN_ORDER},
+    {4, 60, 250, 130, 2, 2, 80, 20, IN_ORDER},
+    {4, 252, 900, 5, 3, 1, 128, 128, IN_ORDER},
+    {20, 40, 15, 30, 4, 1, 64, 64, IN_ORDER},
+    {20, 40, 19, 2, 12, 1, 20, 20, IN_ORDER},
+    {130, 100, 126, 70, 2, 1, 32, 32, IN_ORDER},
+    {130, 100, 70000, 18, 1, 1, 80, 20, IN_ORDER},
+    {3, 300, (1ll << 24) + 13, 40, 2, 2, 256, 64, IN_ORDER},
+    {16, 33, (1ll << 33) + 7, 14, 2, 1, 16, 8, IN_ORDER},
+    {4, 4150, (1ll << 31) + 4000, 5, 4, 1, 8, 8, IN_ORDER},
+    {0, 4150, 2 * 4352 - 3, 8, 2, 2, 16, 8, IN_ORDER},
+    {100, 8300, 20000, 2, 2, 1, 8, 8, IN_ORDER},
     /* Rows with gaps between their positions, the last ones after the next wrap. */
-    {{2, 10, 16, 20}, 2 + 20 * 9 + 13, 7, 4, 2, 16, 8, WITH_GAPS},
-    {{4, 120, 16, 140}, 4 + 140 * 3 + 135, 8, 4, 4, 32, 16, WITH_GAPS},
-    {{4, 60, 16, 190}, 4 + 190 * 5 + 130, 80, 2, 1, 64, 16, WITH_GAPS},
-    {{0, 4150, 0, 4170}, 3 * 4170 - 5, 6, 4, 2, 16, 8, WITH_GAPS},
+    {2, 10, 2 + 256 * 9 + 250, 7, 4, 2, 16, 8, WITH_GAPS},
+    {4, 120, 4 + 384 * 3 + 377, 8, 4, 4, 32, 16, WITH_GAPS},
+    {4, 60, 4 + 384 * 5 + 320, 80, 2, 1, 64, 16, WITH_GAPS},
+    {0, 4150, 3 * 4352 - 5, 6, 4, 2, 16, 8, WITH_GAPS},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -93,27 +95,43 @@ static int64_t position_of(const struct ring_case *s, int64_t row) {
     return place_of_row(s->position, s->spacing, row);
 }
 
-static bool is_seen(const struct ring_case *s, int64_t slot) {
-    for (int64_t row = 0; row < s->rows; row++)
-        if (fb_ring_sees(&s->ring, position_of(s, row), slot)) return true;
-    return false;
+/* A number that depends on nothing else than its place in the text. */
+static double number(int what, int64_t position, int64_t head, int64_t i) {
+    uint64_t x = (uint64_t)what;
+    const uint64_t parts[] = {(uint64_t)position, (uint64_t)head, (uint64_t)i};
+    for (int n = 0; n < 3; n++) {
+        x = (x + parts[n] + 1) * 0x9e3779b97f4a7c15u;
+        x ^= x >> 31;
+    }
+    x *= 0xbf58476d1ce4e5b9u;
+    return (double)(x >> 11) * 0x1p-51 - 2; /* [-2, 2) */
 }
 
-static fb_kv cache(fb_dtype t, const struct ring_case *s, bool fill) {
-    fb_kv kv = {.dtype = t, .heads = s->kv_heads, .width = s->width, .ring = s->ring};
-    kv.capacity = (s->ring.begin + s->ring.size + FB_KV_GROUP - 1) / FB_KV_GROUP * FB_KV_GROUP;
+static void remember(const fb_kv *kv, int64_t from, int64_t to) {
+    for (int64_t p = from; p < to; p++)
+        for (int64_t n = 0, slot = fb_ring_slot(&kv->ring, p); n < kv->heads * kv->width; n++) {
+            int64_t h = n / kv->width, i = n % kv->width;
+            fb_dtype_set(kv->dtype, fb_key_at(kv, h, slot), i * FB_KV_GROUP, number(0, p, h, i));
+            fb_dtype_set(kv->dtype, fb_value_at(kv, h, slot), i, number(1, p, h, i));
+        }
+}
+
+/* A cache for the step, with what its tokens see; the rest is NaN. Its ring has `more` blocks more than it
+ * needs. It has no slots that are not used before the ring turns. */
+static fb_kv cache(fb_dtype t, const struct ring_case *s, int64_t more, bool fill) {
+    int64_t first = s->position, last = position_of(s, s->rows - 1);
+    fb_kv kv = {.dtype = t, .heads = s->kv_heads, .width = s->width};
+    kv.ring = (fb_ring){.sinks = s->sinks, .window = s->window};
+    kv.ring.begin = (s->sinks + FB_RING_BLOCK - 1) / FB_RING_BLOCK * FB_RING_BLOCK;
+    kv.ring.size = fb_ring_size(s->window, last - first + 1) + more * FB_RING_BLOCK;
+    kv.capacity = (fb_ring_count(&kv.ring, last) + FB_KV_GROUP - 1) / FB_KV_GROUP * FB_KV_GROUP;
     kv.k = take(cache_bytes(&kv));
     kv.v = take(cache_bytes(&kv));
-    for (int64_t slot = 0; fill && slot < fb_ring_count(&s->ring, position_of(s, s->rows - 1)); slot++) {
-        bool gap = slot >= s->ring.sinks && slot < s->ring.begin;
-        double size = gap ? 0 : is_seen(s, slot) ? 1 : 1000;
-        for (int64_t n = 0; n < kv.heads * kv.width; n++) {
-            int64_t h = n / kv.width, i = n % kv.width;
-            fb_dtype_set(t, fb_key_at(&kv, h, slot), i * FB_KV_GROUP,
-                         size * fbt_random_normal(&random_numbers));
-            fb_dtype_set(t, fb_value_at(&kv, h, slot), i, size * fbt_random_normal(&random_numbers));
-        }
-    }
+    memset(kv.k, 0xff, (size_t)cache_bytes(&kv));
+    memset(kv.v, 0xff, (size_t)cache_bytes(&kv));
+    if (!fill) return kv;
+    remember(&kv, 0, last < s->sinks ? last + 1 : s->sinks);
+    remember(&kv, first - s->window > s->sinks ? first - s->window : s->sinks, last + 1);
     return kv;
 }
 
@@ -141,7 +159,7 @@ static void same(const char *what, const struct ring_case *s, const fb_view *hav
 static void rope_kv(void **state) {
     (void)state;
     FOR_CASES(s, t, c) {
-        int queries = s->ring.sinks ? 2 : 1;
+        int queries = s->sinks ? 2 : 1;
         fb_view q = filled(t, s->rows, s->heads, s->width, 5),
                 k = filled(t, s->rows, s->kv_heads, s->width, 0);
         fb_view v = filled(t, s->rows, s->kv_heads, s->width, 1),
@@ -164,10 +182,10 @@ static void rope_kv(void **state) {
         run(FB_OP_ROPE, rope);
         append.in[0] = turned;
         append.in[1] = v;
-        append.kv = cache(c, s, false);
+        append.kv = cache(c, s, 0, false);
         run(FB_OP_KV_APPEND, append);
         call.in[0] = q, call.in[1] = k, call.in[2] = v;
-        call.kv = cache(c, s, false);
+        call.kv = cache(c, s, 0, false);
         run(FB_OP_ROPE_KV, call);
         for (int n = 0; n < queries; n++) same("rope_kv", s, &call.out[n], s->rows, &want[n], 0);
         assert_memory_equal(call.kv.k, append.kv.k, (size_t)cache_bytes(&call.kv));
@@ -180,12 +198,33 @@ static void rope_kv(void **state) {
 static fb_call attention_call(const struct ring_case *s, fb_dtype t, fb_dtype c) {
     fb_call call = {.in = {filled(t, s->rows, s->heads, s->width, 2)},
                     .out = {view(t, s->rows, s->heads, s->width, 1)},
-                    .kv = cache(c, s, true),
+                    .kv = cache(c, s, 0, true),
                     .attr.scale = (s - cases) % 2 ? 1 : 0.2f,
                     .row = rows_of(s),
                     .rows = s->rows};
-    if (s->ring.sinks) call.in[1] = filled(t, s->rows, s->heads, s->width, 0);
+    if (s->sinks) call.in[1] = filled(t, s->rows, s->heads, s->width, 0);
     return call;
+}
+
+/* The same call on a ring of more blocks. */
+static fb_call with_more(const struct ring_case *s, const fb_call *call, int64_t more) {
+    fb_call other = *call;
+    other.kv = cache(call->kv.dtype, s, more, true);
+    other.out[0] = view(call->out[0].dtype, s->rows, s->heads, s->width, 1);
+    return other;
+}
+
+/* The position whose score or weight a token has in `slot`; -1: of none. The slots after those of the sinks
+ * are counted from the oldest block of positions that the token sees. */
+static int64_t position_in(const fb_ring *r, int64_t position, int64_t slot) {
+    int64_t unseen = position - r->sinks - r->window;
+    int64_t origin = unseen > 0 ? unseen / FB_RING_BLOCK * FB_RING_BLOCK : 0;
+    if (slot < r->begin) return slot < r->sinks ? slot : -1;
+    return r->sinks + origin + slot - r->begin;
+}
+
+static bool sees(const fb_ring *r, int64_t position, int64_t other) {
+    return other >= 0 && other <= position && (other < r->sinks || other >= position - r->window);
 }
 
 /* Runs the plain kernels on the call. */
@@ -198,14 +237,15 @@ static fb_view plain_attention(const fb_call *call) {
     fb_call step = *call;
     step.out[0] = scores;
     run(FB_OP_ATTN_SCORES, step);
-    for (int64_t n = 0; n < call->rows * q->heads; n++)
-        for (int64_t slot = 0; slot < fb_ring_count(&call->kv.ring, call->row[n / q->heads].position);
-             slot++) {
+    for (int64_t n = 0; n < call->rows * q->heads; n++) {
+        int64_t at = call->row[n / q->heads].position, other;
+        for (int64_t slot = 0; (other = position_in(&call->kv.ring, at, slot)) <= at; slot++) {
+            if (at < call->kv.ring.sinks && slot > at) break;
             double score = fb_dtype_get(q->dtype, fb_view_at(&scores, n / q->heads, n % q->heads), slot);
-            assert_true(isfinite(score) ==
-                        fb_ring_sees(&call->kv.ring, call->row[n / q->heads].position, slot));
-            assert_true(isfinite(score) || score < 0);
+            bool seen = sees(&call->kv.ring, at, other);
+            assert_true(seen ? isfinite(score) : isinf(score) && score < 0);
         }
+    }
     step.in[0] = scores;
     step.in[1] = (fb_view){0};
     step.out[0] = probs;
@@ -234,6 +274,12 @@ static void attn_rows(void **state) {
         fb_view want = plain_attention(&call);
         run(FB_OP_ATTN_ROWS, call);
         same("attn_rows", s, &call.out[0], s->rows, &want, 0);
+        fb_call other = with_more(s, &call, 1);
+        run(FB_OP_ATTN_ROWS, other);
+        same("a longer ring, attn_rows", s, &other.out[0], s->rows, &want, 0);
+        other = with_more(s, &call, 3);
+        fb_view plain = plain_attention(&other);
+        same("a longer ring, plain attention", s, &plain, s->rows, &want, 0);
         int64_t stride = 1 + s->rows / 4;
         for (int64_t row = 0; row < s->rows; row += stride) {
             fb_call alone = part_of(&call, row, row + 1);
@@ -294,6 +340,11 @@ static void attn_flash(void **state) {
         fb_cpu_kernels_ref[FB_OP_ATTN_FLASH](&reference, &(fb_worker){.count = 1, .scratch = scratch});
         run(FB_OP_ATTN_FLASH, call);
         near(s, &call, &reference.out[0]);
+        for (int64_t more = 1; more < 4; more += 2) {
+            fb_call other = with_more(s, &call, more);
+            run(FB_OP_ATTN_FLASH, other);
+            same("a longer ring, attn_flash", s, &other.out[0], s->rows, &call.out[0], 0);
+        }
         int64_t first = s->rows > 2 * DECODE_ROWS + 1 ? DECODE_ROWS + 1 : s->rows - 1;
         if (s->rows > DECODE_ROWS && s->rows - first <= DECODE_ROWS) continue;
         fb_call part = part_of(&call, first, s->rows);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "backend/cuda/cuda_harness.h"
+#include "base/pack_gpu.h"
 
 enum { POOL = 64, MOST = 67 };
 #define NO FB_OP_COUNT
@@ -111,11 +112,23 @@ static const kind_of_product kinds[] = {{"f16", FB_F16, FB_F16, FB_DOT_FLOAT},
                                         {"bf16", FB_BF16, FB_BF16, FB_DOT_FLOAT},
                                         {"Q4_0", FB_F16, FB_Q4_0, FB_DOT_QUANTIZE},
                                         {"Q8_0", FB_F16, FB_Q8_0, FB_DOT_QUANTIZE},
+                                        {"Q4_K", FB_F16, FB_Q4_K, FB_DOT_QUANTIZE},
+                                        {"Q6_K", FB_F16, FB_Q6_K, FB_DOT_QUANTIZE},
                                         {"f32", FB_F32, FB_F32, FB_DOT_FLOAT},
                                         {"f16 with x f32", FB_F32, FB_F16, FB_DOT_FLOAT},
                                         {"Q4_0 as floats", FB_F16, FB_Q4_0, FB_DOT_FLOAT},
-                                        {"Q8_0 with x f32", FB_F32, FB_Q8_0, FB_DOT_QUANTIZE}};
-enum { KINDS = sizeof kinds / sizeof *kinds };
+                                        {"Q8_0 with x f32", FB_F32, FB_Q8_0, FB_DOT_QUANTIZE},
+                                        {"Q5_K", FB_BF16, FB_Q5_K, FB_DOT_QUANTIZE},
+                                        {"Q3_K", FB_F16, FB_Q3_K, FB_DOT_QUANTIZE},
+                                        {"Q2_K", FB_F16, FB_Q2_K, FB_DOT_QUANTIZE},
+                                        {"IQ4_XS", FB_F16, FB_IQ4_XS, FB_DOT_QUANTIZE},
+                                        {"Q4_1", FB_F16, FB_Q4_1, FB_DOT_QUANTIZE},
+                                        {"Q5_0", FB_F16, FB_Q5_0, FB_DOT_QUANTIZE},
+                                        {"Q5_1", FB_F16, FB_Q5_1, FB_DOT_QUANTIZE},
+                                        {"IQ4_NL", FB_F16, FB_IQ4_NL, FB_DOT_QUANTIZE},
+                                        {"MXFP4", FB_F32, FB_MXFP4, FB_DOT_QUANTIZE},
+                                        {"Q4_K as floats", FB_F16, FB_Q4_K, FB_DOT_FLOAT}};
+enum { KINDS = sizeof kinds / sizeof *kinds, RECORDS = 4 /* the first of them */ };
 
 /* One segment, with a norm before it or not, for sums of all shapes. */
 static void linears_in(bool role) {
@@ -124,9 +137,14 @@ static void linears_in(bool role) {
     for (int k = 0; k < KINDS; k++)
         for (size_t c = 0; c < sizeof columns / sizeof *columns; c++) {
             const kind_of_product *of = &kinds[k];
-            if (cuda_is_emulated() && (prompt ? c != 1 || k > 4 : k >= 4 ? c != 1 : c % 2 != (size_t)k % 2))
+            const bool records = fb_record_has(of->w), first = k < RECORDS;
+            if (cuda_is_emulated() && (prompt    ? c != 1 || k > RECORDS
+                                       : records ? c != (k == RECORDS ? 3 : 1)
+                                       : first   ? c % 2 != (size_t)k % 2
+                                                 : c != 1))
                 continue;
-            int64_t cols = columns[c], n = 24 + 7 * (int64_t)c;
+            int64_t cols = records ? columns[c] / 256 * 256 : columns[c], n = 24 + 7 * (int64_t)c;
+            if (cols == 0) continue;
             char what[64];
             snprintf(what, sizeof what, "%s, %lld x %lld", of->name, (long long)n, (long long)cols);
             fb_call call = {
@@ -149,7 +167,7 @@ static void linears_in(bool role) {
 static void tiles(void **state) {
     (void)state;
     prompt = false;
-    for (int k = 0; k < 4; k++) {
+    for (int k = 0; k < (cuda_is_emulated() ? 4 : 6); k++) {
         const kind_of_product *of = &kinds[k];
         const int64_t cols = 4096, n = cuda_is_emulated() ? 200 : 7000;
         fb_call call = {.in = {filled(of->x, cols, 0)}, .out = {view(of->x, MOST, n, 0)}, .act = of->x};
@@ -161,15 +179,17 @@ static void tiles(void **state) {
     }
 }
 
-/* Two segments that are multiplied, or added to a residual; three with an output each. */
+/* Two segments that are multiplied, or added to a residual; three with an output each. Those of Q4_K have
+ * neighbours of Q6_K, as in a mix. */
 static void groups_in(bool role) {
     prompt = role;
-    for (int k = 0; k < 5; k++)
+    for (int k = 0; k < 6; k++)
         for (int form = 0; form < 3; form++) {
             const kind_of_product *of = &kinds[k];
             int64_t cols = 2304, n = 40, segments = form == 2 ? 3 : 2;
             char what[64];
-            if (cuda_is_emulated() && (prompt ? form != k : k > 0 && form != k % 3)) continue;
+            if (cuda_is_emulated() && (prompt ? form != (k == RECORDS ? 0 : k) : k > 0 && form != k % 3))
+                continue;
             snprintf(what, sizeof what, "%s, form %d", of->name, form);
             fb_view x = filled(of->x, cols, 0);
             fb_call call = {.act = of->x};
@@ -177,7 +197,8 @@ static void groups_in(bool role) {
             call.attr.combine = form == 0 ? FB_COMBINE_MUL : form == 1 ? FB_COMBINE_ADD : FB_COMBINE_NONE;
             for (int s = 0; s < segments; s++) {
                 call.in[s] = x;
-                call.weights[4 * s] = weight(of->w, form == 2 ? n + 8 * s : n, cols);
+                call.weights[4 * s] =
+                    weight(of->w == FB_Q4_K && s == 1 ? FB_Q6_K : of->w, form == 2 ? n + 8 * s : n, cols);
                 call.attr.segment[s] =
                     (fb_segment){.norm = NO, .act = form == 0 && s == 0 ? FB_OP_SILU : NO, .dot = of->dot};
                 if (s == 0 || form == 2) call.out[s] = view(of->x, MOST, form == 2 ? n + 8 * s : n, 0);

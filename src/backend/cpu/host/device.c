@@ -46,6 +46,7 @@ const fb_backend fb_backend_cpu = {
     .run = fb_cpu_run,
     .variant = fb_cpu_variant,
     .threads = fb_cpu_thread_count,
+    .holds = true,
     .session_block = 128, /* as many positions as attention reads at a time */
     .cache_take = fb_cpu_cache_take,
     .cache_give = fb_cpu_cache_give,

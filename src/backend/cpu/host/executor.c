@@ -69,7 +69,7 @@ static fb_status grow_scratch(fb_cpu_device *d, int32_t threads, int64_t floats,
     int32_t most_threads = threads > d->scratch_threads ? threads : d->scratch_threads;
     int64_t most = max_of(floats, d->scratch_floats);
     void *memory;
-    FB_TRY(fb_memory_take("workspace", most_threads * most * 4, &memory, err));
+    FB_TRY(fb_memory_take("workspace", (most_threads + 1) * most * 4, &memory, err));
     free(d->workspace);
     d->workspace = memory;
     d->scratch = memory;
@@ -150,13 +150,25 @@ static void take_time(cpu_step *step, fb_section section, int32_t index) {
     step->op_began = now;
 }
 
-/* Shows a linear's input to the step's owner, while the other workers wait. */
+/* Shows a linear's input to the step's owner. */
 static void show_input(cpu_step *step, const fb_op *op, int64_t layer, const fb_call *call,
                        const fb_worker *worker) {
     fb_pool_barrier(step->device->pool);
-    if (worker->index == 0)
-        step->batch->on_linear(step->batch->user, op->weights[0], layer, &call->in[0], call->rows);
+    step->batch->on_linear(step->batch->user, op->weights[0], layer, &call->in[0], call->rows, worker->index,
+                           worker->count);
     fb_pool_barrier(step->device->pool);
+}
+
+/* Before an op: the workers prepare its inputs together, if that is worth a barrier. The op before ended with
+ * one, or needs no such inputs: nobody reads those of an earlier op any more. */
+static void prepare(cpu_step *step, const fb_op *op, const fb_call *call, fb_worker *worker) {
+    const fb_cpu_device *d = step->device;
+    const fb_isa *isa = step->e->isa;
+    worker->prepared = NULL;
+    if (!isa->prepare || worker->count == 1 || op->kind != FB_OP_LINEAR_GROUP || !fb_prepares(call)) return;
+    worker->prepared = d->scratch + d->scratch_threads * d->scratch_floats;
+    if (!fb_worker_cancelled(worker)) isa->prepare(call, worker);
+    fb_pool_barrier(d->pool);
 }
 
 static void run_section(cpu_step *step, fb_section section, int64_t layer, fb_worker *worker) {
@@ -174,8 +186,9 @@ static void run_section(cpu_step *step, fb_section section, int64_t layer, fb_wo
         }
         worker->apart = !barrier;
         if (step->batch->on_linear && op->kind == FB_OP_LINEAR) show_input(step, op, layer, &call, worker);
+        prepare(step, op, &call, worker);
         if (!fb_worker_cancelled(worker)) e->isa->kernels[op->kind](&call, worker);
-        if (worker->index == 0) fb_trace_count(step->trace, op, barrier);
+        if (worker->index == 0) fb_trace_count(step->trace, op, section, barrier);
         if (barrier) fb_pool_barrier(step->device->pool);
         if (f->options.profile && worker->index == 0) take_time(step, section, i);
     }
@@ -232,6 +245,25 @@ static void show_hidden(cpu_step *step, int64_t layer, int32_t value, int64_t ro
 
 static int64_t stop_at(cpu_step *step) { return atomic_load_explicit(&step->stop_at, memory_order_relaxed); }
 
+/* What held rows carry into their first layer, or out of their last one, while the other workers wait. */
+static void move_state(cpu_step *step, bool save, const fb_worker *worker) {
+    const fb_batch *b = step->batch;
+    const fb_frame *f = &step->e->base.frame;
+    if (!b->held || (save ? b->held_to == f->bound.program->layers : b->held_from == 0)) return;
+    if (worker->index == 0) {
+        if (save)
+            fb_frame_state_save(f, b->held, b->held_state);
+        else
+            fb_frame_state_load(f, b->held, b->held_state);
+    }
+    fb_pool_barrier(step->device->pool);
+}
+
+/* A step of held rows alone has nothing to do in other layers than theirs. */
+static bool has_rows(const fb_batch *b, int64_t layer) {
+    return b->count > b->held || (layer >= b->held_from && layer < b->held_to);
+}
+
 static void run_worker(void *arg, int32_t index) {
     cpu_step *step = arg;
     const fb_batch *b = step->batch;
@@ -244,14 +276,17 @@ static void run_worker(void *arg, int32_t index) {
                         .left_out = &step->left_out};
     run_section(step, FB_PROLOGUE, 0, &worker);
     show_hidden(step, 0, p->residual, b->count, &worker);
+    move_state(step, false, &worker);
     for (int64_t layer = 0; layer < stop_at(step); layer++) {
         if (layer == p->layers) break;
+        if (!has_rows(b, layer)) continue;
         /* All workers still run this layer. It ends with a barrier, after which they see the new value. */
         if (index == 0 && b->cancel && atomic_load_explicit(b->cancel, memory_order_relaxed))
             atomic_store_explicit(&step->stop_at, layer + 1, memory_order_relaxed);
         run_section(step, FB_BODY, layer, &worker);
         if (layer + 1 < p->layers) show_hidden(step, layer + 1, p->residual, b->count, &worker);
     }
+    move_state(step, true, &worker);
     if (stop_at(step) <= p->layers || b->wanted == 0) return;
     run_section(step, FB_EPILOGUE, 0, &worker);
     show_hidden(step, p->layers, p->final_norm, b->wanted, &worker);

@@ -9,7 +9,7 @@ typedef struct fb_cpu_device {
     fb_device base;
     fb_pool *pool; /* has as many threads as the largest number that an executor asked for */
     void *workspace;
-    float *scratch;         /* [pool's threads][scratch_floats] */
+    float *scratch;         /* [scratch_threads, and one more that they share][scratch_floats] */
     int64_t scratch_floats; /* floats of one thread */
     int32_t scratch_threads;
 } fb_cpu_device;

@@ -4,10 +4,14 @@
 
 #include "backend/cpu/kernel.h"
 
+extern const fb_cpu_kernel fb_cpu_kernels_amx[FB_OP_COUNT];
+extern const fb_cpu_kernel fb_cpu_kernels_amx_emulated[FB_OP_COUNT]; /* for tests */
+extern const fb_cpu_kernel fb_cpu_kernels_avx512bf16[FB_OP_COUNT];
 extern const fb_cpu_kernel fb_cpu_kernels_avx512vnni[FB_OP_COUNT];
 extern const fb_cpu_kernel fb_cpu_kernels_avx512[FB_OP_COUNT];
 extern const fb_cpu_kernel fb_cpu_kernels_avxvnni[FB_OP_COUNT];
 extern const fb_cpu_kernel fb_cpu_kernels_avx2[FB_OP_COUNT];
+extern const fb_cpu_kernel fb_cpu_kernels_i8mm[FB_OP_COUNT];
 extern const fb_cpu_kernel fb_cpu_kernels_dotprod[FB_OP_COUNT];
 extern const fb_cpu_kernel fb_cpu_kernels_neon[FB_OP_COUNT];
 extern const fb_cpu_kernel fb_cpu_kernels_portable[FB_OP_COUNT];
@@ -21,10 +25,19 @@ void fb_cpu_screen_dotprod(const fb_call *call, const fb_worker *worker);
 void fb_cpu_screen_neon(const fb_call *call, const fb_worker *worker);
 void fb_cpu_screen_portable(const fb_call *call, const fb_worker *worker);
 
+void fb_cpu_prepare_avx512vnni(const fb_call *call, const fb_worker *worker);
+void fb_cpu_prepare_avx512(const fb_call *call, const fb_worker *worker);
+void fb_cpu_prepare_avxvnni(const fb_call *call, const fb_worker *worker);
+void fb_cpu_prepare_avx2(const fb_call *call, const fb_worker *worker);
+void fb_cpu_prepare_dotprod(const fb_call *call, const fb_worker *worker);
+void fb_cpu_prepare_neon(const fb_call *call, const fb_worker *worker);
+void fb_cpu_prepare_portable(const fb_call *call, const fb_worker *worker);
+
 typedef struct fb_isa {
     const char *name;
     const fb_cpu_kernel *kernels; /* [FB_OP_COUNT] */
     fb_cpu_kernel screen;         /* fills the screen of weight 0 */
+    fb_cpu_kernel prepare;        /* inputs of a linear_group: see fb_prepares; or NULL */
     bool (*available)(void);      /* whether this machine can run it */
 } fb_isa;
 

@@ -6,6 +6,21 @@ static int64_t count_of(const fb_call *call, int64_t row) {
     return fb_ring_count(&call->kv.ring, call->row[row].position);
 }
 
+/* How many positions a row sees; and the slot of one, the oldest first. Sums are in this order, so that they
+ * do not depend on the size of a ring. */
+static int64_t seen_count(const fb_call *call, int64_t row) {
+    const fb_ring *r = &call->kv.ring;
+    int64_t position = call->row[row].position, after = position - r->sinks;
+    if (!r->window || after < 0) return position + 1;
+    return r->sinks + (after < r->window ? after : r->window) + 1;
+}
+
+static int64_t seen_slot(const fb_call *call, int64_t row, int64_t i) {
+    const fb_ring *r = &call->kv.ring;
+    int64_t left = call->row[row].position - r->sinks - r->window;
+    return fb_ring_slot(r, r->window && i >= r->sinks && left > 0 ? i + left : i);
+}
+
 static bool sees(const fb_call *call, int64_t row, int64_t slot) {
     return fb_ring_sees(&call->kv.ring, call->row[row].position, slot);
 }
@@ -36,7 +51,8 @@ void fb_cpu_softmax_ref(const fb_call *call, const fb_worker *worker) {
         int64_t count = count_of(call, row);
         double most = -INFINITY, sum = 0;
         REF_FOR(j, count) most = fmax(most, ref_get(x, row, head, j));
-        REF_FOR(j, count) sum += exp(ref_get(x, row, head, j) - most);
+        REF_FOR(i, seen_count(call, row))
+        sum += exp(ref_get(x, row, head, seen_slot(call, row, i)) - most);
         REF_FOR(j, count) ref_set(&call->out[0], row, head, j, exp(ref_get(x, row, head, j) - most) / sum);
     }
 }
@@ -49,9 +65,10 @@ void fb_cpu_attn_values_ref(const fb_call *call, const fb_worker *worker) {
     REF_FOR(head, out->heads)
     REF_FOR(i, fb_worker_cancelled(worker) ? 0 : out->width) {
         double sum = 0;
-        REF_FOR(j, count_of(call, row))
-        if (sees(call, row, j))
+        REF_FOR(k, seen_count(call, row)) {
+            int64_t j = seen_slot(call, row, k);
             sum += ref_get(&call->in[0], row, head, j) * ref_value(call, row, head / group, j, i);
+        }
         ref_set(out, row, head, i, sum);
     }
 }
@@ -64,18 +81,18 @@ static void attend(const fb_call *call, const fb_worker *worker) {
     int64_t group = q->heads / kv->heads;
     REF_FOR(row, call->rows)
     REF_FOR(head, fb_worker_cancelled(worker) ? 0 : q->heads) {
-        int64_t count = count_of(call, row);
+        int64_t count = seen_count(call, row);
         double *score = (double *)(void *)worker->scratch, most = -INFINITY, total = 0;
-        REF_FOR(j, count) {
-            score[j] = score_of(call, row, head, j);
-            most = fmax(most, score[j]);
+        REF_FOR(k, count) {
+            score[k] = score_of(call, row, head, seen_slot(call, row, k));
+            most = fmax(most, score[k]);
         }
-        REF_FOR(j, count) total += exp(score[j] - most);
+        REF_FOR(k, count) total += exp(score[k] - most);
         REF_FOR(i, fb_worker_cancelled(worker) ? 0 : q->width) {
             double sum = 0;
-            REF_FOR(j, count)
-            if (sees(call, row, j))
-                sum += exp(score[j] - most) / total * ref_value(call, row, head / group, j, i);
+            REF_FOR(k, count)
+            sum +=
+                exp(score[k] - most) / total * ref_value(call, row, head / group, seen_slot(call, row, k), i);
             ref_set(&call->out[0], row, head, i, sum);
         }
     }

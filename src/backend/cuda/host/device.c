@@ -51,7 +51,6 @@ static const fb_backend backend = {
     .graphs = true,
     .chooses = true,
     .roles = true,
-    .float_types = ~(uint32_t)FB_GPU_QUANTISED,
     .device_open = device_open,
     .device_close = device_close,
     .load = fb_cuda_load,

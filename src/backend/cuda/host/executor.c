@@ -335,12 +335,6 @@ fb_status fb_cuda_cache_take(fb_executor *executor, int64_t count, uint8_t **out
     fb_frame_cache_name(f, what, sizeof what);
     int64_t bytes = count * f->block_bytes;
     FB_TRY(fb_gpu_take(e->gpu, what, bytes, &memory, err));
-    /* Slots between the sinks and the ring are read with a weight of zero: NaN there would spoil the sum. */
-    fb_status status = fb_frame_forgets(f) ? fb_gpu_clear(e->gpu, memory, bytes, err) : FB_OK;
-    if (status != FB_OK) {
-        fb_gpu_give(e->gpu, memory);
-        return status;
-    }
     *out = memory;
     return FB_OK;
 }

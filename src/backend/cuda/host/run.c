@@ -13,7 +13,7 @@ static fb_status launch_section(fb_cuda_executor *e, const fb_batch *batch, fb_s
         fb_frame_call(&e->base.frame, section, i, layer, batch, e->state->rows, &call);
         if (section == FB_BODY) call.kv = fb_frame_cache(&e->base.frame, layer);
         FB_TRY(fb_gpu_check(fb_cuda_launches[op->kind](&call, &e->cx), fb_op_table[op->kind].name, err));
-        fb_trace_count(e->trace, op, true);
+        fb_trace_count(e->trace, op, section, true);
         if (e->base.frame.options.profile) FB_TRY(fb_gpu_mark(e->gpu, ++e->marks, err));
     }
     return FB_OK;
@@ -34,8 +34,9 @@ static fb_status launch_list(fb_cuda_executor *e, fb_error *err) {
     FB_TRY(fb_gpu_check(fb_cuda_work_list_launch(e->list, e->listed, &e->cx), "step", err));
     for (int64_t layer = 0; layer < p->layers; layer++)
         for (int32_t i = 0; i < p->op_count[FB_BODY]; i++)
-            fb_trace_count(e->trace, &p->ops[FB_BODY][i], false);
+            fb_trace_count(e->trace, &p->ops[FB_BODY][i], FB_BODY, false);
     e->trace->barriers++;
+    e->trace->layer_barriers++;
     e->trace->listed++;
     return FB_OK;
 }
@@ -168,6 +169,7 @@ static void count_recorded(fb_trace *trace, const fb_trace *recorded) {
     for (int i = 0; i < FB_OP_COUNT; i++) trace->ops[i] += recorded->ops[i];
     for (int i = 0; i < 32; i++) trace->fuses[i] += recorded->fuses[i];
     trace->barriers += recorded->barriers;
+    trace->layer_barriers += recorded->layer_barriers;
     trace->graphs++;
     trace->listed += recorded->listed;
 }

@@ -1,11 +1,12 @@
 /* Loads weights to a GPU, in the layout of kernel.h, straight from the file's mapping. Threads copy rows, in
  * the order in which ops read them, to page-locked memory. The device fetches them from there while the next
- * rows are copied. Blocks of Q8_0 and Q4_0 are split on the device. */
+ * rows are copied. Blocks of Q8_0 and Q4_0 are split on the device, other quantised types are packed by the
+ * threads that copy. */
 #include <stdlib.h>
 
 #include "backend/cuda/host/host.h"
 #include "backend/cuda/load.h"
-#include "base/pack.h"
+#include "base/pack_gpu.h"
 #include "base/pool.h"
 #include "base/quant.h"
 #include "file/map.h"
@@ -39,17 +40,15 @@ typedef struct loader {
     fb_dtype to_type;
     int64_t first, count;
     int32_t threads;
-    atomic_bool no_memory; /* one of them had none to decode a row in */
+    atomic_bool no_memory; /* one of them had none for a row */
 } loader;
 
 static int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-/* The type on the device. Quantised types that the kernels do not have become float16, float64 becomes
- * float32. */
-static fb_dtype device_dtype(fb_dtype dtype) {
-    if (fb_pack_gpu_has(dtype)) return dtype;
-    if (dtype == FB_F64) return FB_F32;
-    return fb_dtype_is_float(dtype) ? dtype : FB_F16;
+/* The type on the device, and the bytes of a row there. */
+static fb_dtype device_dtype(fb_dtype dtype) { return dtype == FB_F64 ? FB_F32 : dtype; }
+static int64_t device_row(fb_dtype dtype, int64_t cols) {
+    return fb_record_has(dtype) ? fb_record_row_bytes(dtype, cols) : fb_dtype_bytes(dtype, cols);
 }
 
 /* ---- the table ---- */
@@ -92,9 +91,8 @@ static int64_t place(loader *l, uint8_t *memory) {
                               .cols = from->cols,
                               .experts = from->experts,
                               .packed = fb_pack_gpu_has(from->dtype)};
-            int64_t each = aligned(fb_dtype_bytes(to->dtype, to->rows * to->cols));
-            int64_t row = fb_dtype_bytes(to->dtype, to->cols),
-                    stage = each < STAGE_BYTES ? each : STAGE_BYTES;
+            int64_t row = device_row(to->dtype, to->cols), each = aligned(to->rows * row);
+            int64_t stage = each < STAGE_BYTES ? each : STAGE_BYTES;
             if (stage < row) stage = aligned(row);
             if (stage > l->stage_bytes) l->stage_bytes = stage;
             bytes += each;
@@ -110,30 +108,39 @@ static void decode_row(const fb_weight *w, int64_t row, fb_dtype to, uint8_t *ou
     for (int64_t k = 0; k < w->cols; k++) fb_dtype_set(to, out, k, (double)floats[k]);
 }
 
-/* Copies a thread's share of the rows to the staging buffer, unchanged or decoded. */
+static void pack_row(const fb_weight *w, int64_t row, uint8_t *out, void *blocks) {
+    fb_weight_copy(w, row, 1, blocks);
+    fb_record_pack(w->dtype, blocks, w->cols, out);
+}
+
+/* Copies a thread's share of the rows to the staging buffer, unchanged, packed or decoded. */
 static void copy_share(void *arg, int32_t thread) {
     loader *l = arg;
     const fb_weight *w = l->from;
-    int64_t begin, end, row_bytes = fb_dtype_bytes(l->to_type, w->cols);
+    int64_t begin, end, row_bytes = device_row(l->to_type, w->cols);
     uint8_t *to = l->stage[l->filling];
     fb_pool_share(l->count, 1, thread, l->threads, &begin, &end);
     if (begin == end) return;
-    if (l->to_type == w->dtype) {
+    bool records = fb_record_has(w->dtype);
+    if (l->to_type == w->dtype && !records) {
         fb_weight_copy(w, l->first + begin, end - begin, to + begin * row_bytes);
         return;
     }
     float *floats = malloc((size_t)w->cols * sizeof *floats);
     for (int64_t i = begin; i < end && floats; i++)
-        decode_row(w, l->first + i, l->to_type, to + i * row_bytes, floats);
+        if (records)
+            pack_row(w, l->first + i, to + i * row_bytes, floats);
+        else
+            decode_row(w, l->first + i, l->to_type, to + i * row_bytes, floats);
     if (!floats) atomic_store(&l->no_memory, true);
     free(floats);
 }
 
 /* Uploads the staged rows: to their place, or, if packed, to where the device splits their blocks. */
 static fb_status send_rows(loader *l, const fb_weight *to, fb_error *err) {
-    int64_t row_bytes = fb_dtype_bytes(to->dtype, to->cols), bytes = l->count * row_bytes;
+    int64_t row_bytes = device_row(to->dtype, to->cols), bytes = l->count * row_bytes;
     uint8_t *data = (uint8_t *)(uintptr_t)to->data;
-    if (!to->packed)
+    if (!to->packed || fb_record_has(to->dtype))
         return fb_gpu_upload(l->gpu, data + l->first * row_bytes, l->stage[l->filling], bytes, err);
     int64_t blocks = to->cols / 32, quants = fb_dtype_bytes(to->dtype, 32) - 2;
     FB_TRY(fb_gpu_upload(l->gpu, l->blocks, l->stage[l->filling], bytes, err));
@@ -144,7 +151,7 @@ static fb_status send_rows(loader *l, const fb_weight *to, fb_error *err) {
 }
 
 static fb_status load_one(loader *l, const fb_weight *from, const fb_weight *to, fb_error *err) {
-    int64_t row_bytes = fb_dtype_bytes(to->dtype, to->cols), most = l->stage_bytes / row_bytes;
+    int64_t row_bytes = device_row(to->dtype, to->cols), most = l->stage_bytes / row_bytes;
     bool vector = from->rows == 1; /* a vector is copied whole, whatever its order */
     l->from = from;
     l->to_type = to->dtype;
