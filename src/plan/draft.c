@@ -92,7 +92,9 @@ static fb_status price_all(fb_plan_report *report, const fb_model *model, const 
     for (int64_t rows = 1; rows <= ROWS; rows++) {
         many.rows = many.epilogue_rows = rows;
         fb_price_plan(plan, model->weights, machine, &many, price);
-        report->rows_predicted[rows - 1] = price->total;
+        /* Where one row and several have kernels of their own, their measured rates may say otherwise. */
+        double fewer = rows > 1 ? report->rows_predicted[rows - 2] : 0;
+        report->rows_predicted[rows - 1] = price->total > fewer ? price->total : fewer;
     }
     fb_plan_draft *ngram = report->drafts[0], *q4 = report->drafts[1];
     ngram->source = "ngram";

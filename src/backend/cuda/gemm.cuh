@@ -327,36 +327,11 @@ static inline int gemm_stages(const fb_cuda_limits *limits, int64_t stage_bytes,
 
 /* ---- tensor cores: g = lane / 4, t = lane % 4 ---- */
 
-#ifdef FB_EMULATED
-/* The words a and b of all lanes. */
-static inline void gemm_gather(const uint32_t *a, const uint32_t *b, uint32_t (*as)[4], uint32_t (*bs)[2]) {
-    uint64_t words[3][32];
-    uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
-    for (int i = 0; i < 3; i++)
-        memcpy(words[i], fb_emulated_warp_meet(FB_ALL, mine[2 * i] | (uint64_t)mine[2 * i + 1] << 32),
-               sizeof words[i]);
-    for (int lane = 0; lane < 32; lane++) {
-        memcpy(as[lane], &words[0][lane], 8);
-        memcpy(as[lane] + 2, &words[1][lane], 8);
-        memcpy(bs[lane], &words[2][lane], 8);
-    }
-}
-#endif
-
 /* d = a b + (c for row g, c8 for row g + 8): 16 x 32 times 32 x 8 signed bytes. a[0], a[1]: rows g and g + 8,
  * columns 4 t to 4 t + 3; a[2], a[3]: the same, 16 columns further; b likewise. */
 FB_DEVICE void gemm_mma_bytes(int *d, const uint32_t *a, const uint32_t *b, int c, int c8) {
 #ifdef FB_EMULATED
-    uint32_t as[32][4], bs[32][2];
-    int lane = fb_emulated_lane();
-    gemm_gather(a, b, as, bs);
-    for (int i = 0; i < 4; i++) {
-        int row = lane / 4 + i / 2 * 8, col = lane % 4 * 2 + i % 2;
-        d[i] = i < 2 ? c : c8;
-        for (int k = 0; k < 32; k += 4)
-            d[i] = __dp4a((int)as[row % 8 * 4 + k % 16 / 4][row / 8 + k / 16 * 2],
-                          (int)bs[col * 4 + k % 16 / 4][k / 16], d[i]);
-    }
+    fb_emulated_mma_bytes(2, d, a, b, c, c8);
 #else
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%10, %10, %11, %11};"
@@ -368,15 +343,7 @@ FB_DEVICE void gemm_mma_bytes(int *d, const uint32_t *a, const uint32_t *b, int 
 /* The same for 16 columns: d = a b + (c, c8). */
 FB_DEVICE void gemm_mma_bytes_16(int *d, const uint32_t *a, uint32_t b, int c, int c8) {
 #ifdef FB_EMULATED
-    uint32_t as[32][4], bs[32][2], all[4] = {a[0], a[1], 0, 0}, both[2] = {b, 0};
-    int lane = fb_emulated_lane();
-    gemm_gather(all, both, as, bs);
-    for (int i = 0; i < 4; i++) {
-        int row = lane / 4 + i / 2 * 8, col = lane % 4 * 2 + i % 2;
-        d[i] = i < 2 ? c : c8;
-        for (int k = 0; k < 4; k++)
-            d[i] = __dp4a((int)as[row % 8 * 4 + k][row / 8], (int)bs[col * 4 + k][0], d[i]);
-    }
+    fb_emulated_mma_bytes(1, d, a, &b, c, c8);
 #else
     asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %7, %8, %8};"
         : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])

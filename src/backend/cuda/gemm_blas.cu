@@ -8,8 +8,12 @@
 #include "backend/cuda/chunk.cuh"
 #include "backend/cuda/gemm.cuh"
 
-#define WORKSPACE (32 << 20)
-#define THREADS   256
+#ifdef FB_EMULATED
+#define WORKSPACE 256
+#else
+#define WORKSPACE (32 << 20) /* of cuBLASLt */
+#endif
+#define THREADS 256
 
 /* The algorithm that the heuristic names depends on the number of rows, and so does the order of sums. With
  * cx->invariant it is asked for so many rows, whatever their number is. */

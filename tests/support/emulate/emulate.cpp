@@ -40,13 +40,13 @@ uint64_t left[MOST_ALL]; /* what each thread brought to its warp's meeting */
  * first one's next meeting ends only after each of them ran. */
 uint64_t words_of[MOST_ALL][32];
 uint8_t *stacks, *shared_memory;
-size_t shared_room;
-int count, current; /* threads of a block; the one that runs, of all blocks */
-int all;            /* threads that run at once */
-int warp_end;       /* the warp that runs ends before this thread */
-bool idle;          /* the thread that runs waits for another one, and did nothing else */
-bool went;          /* of the warp's threads, one that ran was not idle … */
-bool yielded;       /* … one wants others to go on */
+size_t shared_room, shared_taken; /* of a block; of all */
+int count, current;               /* threads of a block; the one that runs, of all blocks */
+int all;                          /* threads that run at once */
+int warp_end;                     /* the warp that runs ends before this thread */
+bool idle;                        /* the thread that runs waits for another one, and did nothing else */
+bool went;                        /* of the warp's threads, one that ran was not idle … */
+bool yielded;                     /* … one wants others to go on */
 void *scheduler_sp;
 const std::function<void()> *body;
 
@@ -251,9 +251,14 @@ int fb_emulated_launch(bool together, dim3 grid, dim3 block, size_t shared_bytes
         if (stacks == MAP_FAILED) fail("no memory for stacks");
     }
     int at_once = together ? (int)blocks : 1;
-    free(shared_memory);
     shared_room = (shared_bytes + 15) / 16 * 16 + 16;
-    shared_memory = (uint8_t *)aligned_alloc(16, shared_room * (size_t)at_once);
+    if (shared_room * (size_t)at_once >
+        shared_taken) { /* memory from the system is kept: its first use is slow */
+        free(shared_memory);
+        shared_taken = shared_room * (size_t)at_once;
+        shared_memory = (uint8_t *)aligned_alloc(16, shared_taken);
+        if (!shared_memory) fail("no shared memory");
+    }
     body = &thread;
     all = at_once * count;
     for (long long first = 0; first < blocks; first += at_once) {

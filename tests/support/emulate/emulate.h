@@ -100,6 +100,12 @@ void fb_emulated_block_meet();
 void fb_emulated_some_meet(int threads);
 const uint64_t *fb_emulated_warp_meet(uint32_t mask, uint64_t word);
 
+/* Of a warp's 32 lanes together: d += a b of 16-bit floats; d = a b + (c, c8) of signed bytes, with 16 or 32
+ * columns; four matrices of 8 x 8. The fragments are those of mma.cuh and gemm.cuh. */
+void fb_emulated_mma(bool bfloat, float *d, const uint32_t *a, const uint32_t *b);
+void fb_emulated_mma_bytes(int halves, int *d, const uint32_t *a, const uint32_t *b, int c, int c8);
+void fb_emulated_ldmatrix(uint32_t *r, const void *row, bool trans);
+
 /* Others write to shared memory meanwhile, which to the compiler is a variable that nobody else can know: it
  * must not keep its values over a meeting (hence also -O1, mk/cuda.mk). */
 #define FB_EMULATED_FENCE() __asm__ volatile("" ::: "memory")
