@@ -46,11 +46,15 @@ LIB_SRC  := $(filter-out $(KERNEL_SRC) $(AMX_SRC) $(BF16_SRC) $(I8MM_SRC) $(CLI_
 
 ARCH := $(shell uname -m)
 ifeq ($(ARCH),x86_64)
-ISAS := portable avx2 $(if $(INSTRUMENTED),,avxvnni) $(if $(TSAN),,avx512 avx512vnni)
 # Under ThreadSanitizer the AVX-512 kernels, a third of its build, are those of AVX2: what threads share is the same.
-# No instrumented build has those of AVX-VNNI, which differ from AVX2's by one instruction.
+# No instrumented build has those of AVX-VNNI, which differ from AVX2's by one instruction, nor those of AVX-512 without
+# VNNI, if the processor has it.
+CPU_FLAGS := $(if $(INSTRUMENTED),$(shell grep -m1 ^flags /proc/cpuinfo))
+ONLY_VNNI := $(if $(TSAN),,$(filter avx512_vnni,$(CPU_FLAGS)))
+ISAS := portable avx2 $(if $(INSTRUMENTED),,avxvnni) $(if $(TSAN),,$(if $(ONLY_VNNI),,avx512) avx512vnni)
 ISA_ALIASES := $(if $(TSAN),$(foreach isa,amx avx512 avx512bf16 avx512vnni,$(foreach table,kernels screen prepare,-Wl$(comma)--defsym=fb_cpu_$(table)_$(isa)=fb_cpu_$(table)_avx2)))
-$(BUILD)/obj/backend/cpu/host/isa.o: CFLAGS_ALL += $(if $(INSTRUMENTED),-DFB_WITHOUT_AVXVNNI)
+ISA_WITHOUT := $(if $(INSTRUMENTED),-DFB_WITHOUT_AVXVNNI) $(if $(ONLY_VNNI),-DFB_WITHOUT_AVX512)
+$(BUILD)/obj/backend/cpu/host/isa.o: CFLAGS_ALL += $(ISA_WITHOUT)
 # The kernels of AVX-512 VNNI with a few of their own: for bfloat16, and besides for AMX. The emulated ones, in plain C, are for tests.
 AMX_ISAS := $(if $(TSAN),,amx)
 AMX_EMULATED := $(if $(TSAN),,amx_emulated)
@@ -117,7 +121,6 @@ $(BUILD)/obj/base/version.o: $(BUILD)/.commit
 KERNEL_OPT := $(if $(INSTRUMENTED),-DFB_FEW_VARIANTS $(if $(TSAN),-O1,-O2 -fno-sanitize=pointer-overflow),-O3)
 
 # What this machine cannot run is compiled, and not instrumented: nothing would execute the checks.
-CPU_FLAGS := $(if $(INSTRUMENTED),$(shell grep -m1 ^flags /proc/cpuinfo))
 ISA_NEEDS_avx2       := avx2
 ISA_NEEDS_avxvnni    := avx_vnni
 ISA_NEEDS_avx512     := avx512dq

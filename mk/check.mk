@@ -35,7 +35,7 @@ EMULATED_ISA := $(BUILD)/obj/backend/cpu/host/isa.emulated.o $(AMX_SRC:src/backe
 $(BUILD)/obj/backend/cpu/host/isa.emulated.o: src/backend/cpu/host/isa.c | $(DEPS)
 	@mkdir -p $(@D)
 	$(call say,CC,$< (with $(AMX_EMULATED)))
-	$(Q)$(CC) $(CFLAGS_ALL) $(if $(INSTRUMENTED),-DFB_WITHOUT_AVXVNNI) -DFB_AMX_EMULATED -c $< -o $@
+	$(Q)$(CC) $(CFLAGS_ALL) $(ISA_WITHOUT) -DFB_AMX_EMULATED -c $< -o $@
 
 $(filter $(BUILD)/tests/backend/cpu/%,$(TEST_PROGRAMS)): INSTEAD := $(EMULATED_ISA)
 $(filter $(BUILD)/tests/backend/cpu/%,$(TEST_PROGRAMS)): $(EMULATED_ISA)

@@ -19,7 +19,7 @@ LIB_CUDA      := $(if $(NVCC),$(BUILD)/libfusebox_cuda.so)
 
 # Machine code for the architectures asked for; a driver makes that of any other from the oldest one's PTX.
 number     = $(patsubst %a,%,$(1))
-CUDA_CODE := $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a),code=sm_$(a)) \
+CUDA_CODE  = $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a),code=sm_$(a)) \
              -gencode arch=compute_$(call number,$(firstword $(CUDA_ARCH))),code=compute_$(call number,$(firstword $(CUDA_ARCH)))
 # No contraction of a * b + c: a fused kernel and the plain ones must round alike.
 NVCCFLAGS  = -std=c++17 -O3 -fmad=false -Iinclude -Isrc $(CUDA_CODE) -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra,-Wno-format-truncation \
@@ -33,6 +33,23 @@ $(BUILD)/obj/%.cu.o: src/%.cu | $(DEPS)
 $(BUILD)/libfusebox_cuda.so: $(CUDA_OBJ) $(CUDA_HOST_OBJ) $(LIB_STATIC)
 	$(call say,LD,$@)
 	$(Q)$(NVCC) -shared -cudart static -Xlinker --exclude-libs,ALL -Xlinker -soname,$(@F) $^ -o $@ -ldl -lm
+
+# ---- the same, to see that they compile, where no GPU would run them: for one architecture, hardly optimised -----------
+CUDA_COMPILED := $(CUDA_SRC:src/%.cu=$(BUILD)/obj/compiled/%.cu.o)
+LIB_COMPILED  := $(if $(NVCC),$(BUILD)/tests/libfusebox_cuda_compiled.so)
+.PHONY: cuda-compiles
+cuda-compiles: $(LIB_COMPILED)
+
+$(BUILD)/obj/compiled/%.cu.o: CUDA_ARCH := 90
+$(BUILD)/obj/compiled/%.cu.o: src/%.cu | $(DEPS)
+	@mkdir -p $(@D)
+	$(call say,NVC,$<)
+	$(Q)$(NVCC) $(NVCCFLAGS) -Xcicc -O1 -Xptxas -O0 -c $< -o $@
+
+$(BUILD)/tests/libfusebox_cuda_compiled.so: $(CUDA_COMPILED) $(CUDA_HOST_OBJ) $(LIB_STATIC)
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(NVCC) -shared -cudart static -Xlinker --exclude-libs,ALL -Xlinker -z,defs $^ -o $@ -ldl -lm -lpthread -lrt $(PKGLIBS)
 
 # ---- the same kernels, compiled for the host, for the tests -----------------------------------------------------------
 # An address that is not a multiple of what is read or written there is a trap, as on a device.
@@ -69,4 +86,4 @@ $(BUILD)/bench/gpu_ops: $(GPU_OPS_OBJ) $(LIB_STATIC)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) $^ -o $@ $(LIBS_ALL) -ldl
 
--include $(CUDA_OBJ:.o=.d) $(CUDA_HOST_OBJ:.o=.d) $(EMULATED_OBJ:.o=.d) $(GPU_OPS_OBJ:.o=.d)
+-include $(CUDA_OBJ:.o=.d) $(CUDA_COMPILED:.o=.d) $(CUDA_HOST_OBJ:.o=.d) $(EMULATED_OBJ:.o=.d) $(GPU_OPS_OBJ:.o=.d)

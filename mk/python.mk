@@ -77,8 +77,8 @@ $(PYTHON_VENV)/.package-ok: $(PYTHON_VENV)/.needs-ok $(PYTHON_ALL) $(PYTHON_SRC)
 
 python-needs: $(PYTHON_VENV)/.needs-ok
 
-# As in `make test`, one architecture shows that the CUDA sources compile.
+# As in `make test`: the CUDA backend only where a GPU is, and for one architecture.
 test-python: | $(DEPS)
-	+@CUDA_ARCH="$(if $(filter file,$(origin CUDA_ARCH)),90,$(CUDA_ARCH))" $(MAKE) --no-print-directory -s \
+	+@CUDA="$(if $(wildcard /dev/nvidiactl),$(CUDA),0)" CUDA_ARCH="$(if $(filter file,$(origin CUDA_ARCH)),90,$(CUDA_ARCH))" $(MAKE) --no-print-directory -s \
 	    $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$$(nproc)) BUILD="$(BUILD)" $(PYTHON_VENV)/.package-ok
 	@BUILD="$(BUILD)" bash python/tests/run.sh $(PYTHON_BIN)

@@ -57,7 +57,9 @@ const fb_isa fb_isa_table[] = {
     {"amx_emulated", fb_cpu_kernels_amx_emulated, fb_cpu_screen_avx512vnni, fb_cpu_prepare_avx512vnni,
      has_avx512vnni},
 #endif
+#ifndef FB_WITHOUT_AVX512
     {"avx512", fb_cpu_kernels_avx512, fb_cpu_screen_avx512, fb_cpu_prepare_avx512, has_avx512},
+#endif
 #ifndef FB_WITHOUT_AVXVNNI
     {"avxvnni", fb_cpu_kernels_avxvnni, fb_cpu_screen_avxvnni, fb_cpu_prepare_avxvnni, has_avxvnni},
 #endif
