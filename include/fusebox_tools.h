@@ -52,7 +52,7 @@ typedef struct fb_quantize_options {
     int64_t mix; /* an fb_mix, which then decides instead of `type` (not of `head`) */
     /* The errors of a row's columns make up for each other, by the products of the inputs; biases are
      * corrected by the inputs' means, with every type below 8 bits; and the embedding is of the type of the
-     * head. NULL: all columns count alike. */
+     * head. An expert goes by the rows that were routed to it. NULL: all columns count alike. */
     const fb_importance *importance;
 } fb_quantize_options;
 
@@ -86,6 +86,10 @@ typedef struct fb_quantize_report {
     int64_t corrected;                 /* biases */
     int64_t kind_count;
     fb_quantize_kind **kinds;
+    /* With `importance`, matrices of experts that were quantised: by their own inputs; by those of all
+     * experts of the layer, because the text hardly reached the expert, or there are too many to keep; by
+     * none. */
+    int64_t experts_own, experts_shared, experts_plain;
 } fb_quantize_report;
 
 /* Writes the model as a GGUF file, tokenizer included: matrices in the types asked for, vectors in F32.
@@ -769,8 +773,10 @@ FB_API void fb_perplexity_free(fb_perplexity_report *report);
 
 /* Scores a text as fb_perplexity_run does, by the plain ops on the CPU in float32, and keeps the mean of
  * every column that a matrix is multiplied with, and the products of columns: 4 bytes for each of 1024
- * others, of 512 or 256 where that would be more than 2 GiB. Experts of a mixture are not watched. Some ten
- * thousand tokens of the kind of text that the model is for are enough. Of the options: threads, kv, isa,
+ * others, of 512 or 256 where that would be more than 2 GiB. Each expert of a mixture has products of its
+ * own, from the rows that were routed to it. They take 2 GiB at most, or a byte for five weights. Where that
+ * is not enough, experts that read the same share one. Some ten thousand tokens of the kind of text that the
+ * model is for are enough, more if it has many experts. Of the options: threads, kv, isa,
  * chunk, window, max_windows, scoring, on_progress and user. `report` may be NULL. */
 FB_API fb_status fb_importance_collect(const fb_model *model, const fb_perplexity_options *options,
                                        const int32_t *ids, int64_t count, fb_importance **importance,

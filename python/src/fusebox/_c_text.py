@@ -172,6 +172,9 @@ class fb_quantize_report(Structure):
         ("corrected", c_int64),
         ("kind_count", c_int64),
         ("kinds", POINTER(POINTER(fb_quantize_kind))),
+        ("experts_own", c_int64),
+        ("experts_shared", c_int64),
+        ("experts_plain", c_int64),
     ]
 
 
