@@ -4,7 +4,7 @@
 #ifndef FB_MODEL_IMPORTANCE_H
 #define FB_MODEL_IMPORTANCE_H
 
-#include "fusebox_tools.h"
+#include "fusebox_quantize.h"
 #include "model/compensate.h"
 #include "model/model.h"
 

@@ -1,4 +1,4 @@
-"""include/fusebox_tools.h for ctypes: its parts on perplexity and quantisation. Names are those of the header."""
+"""For ctypes: include/fusebox_quantize.h, and what of fusebox_tools.h is about perplexity. Names are those of the headers."""
 
 from __future__ import annotations
 
