@@ -13,7 +13,14 @@ import pytest
 from fusebox import _c, _c_batch, _c_draft, _c_ops, _c_text, _c_tools
 
 INCLUDE = _c.FILES / "include"
-HEADERS = ("fusebox.h", "fusebox_batch.h", "fusebox_tools.h", "fusebox_ops.h")
+HEADERS = (
+    "fusebox.h",
+    "fusebox_batch.h",
+    "fusebox_bench.h",
+    "fusebox_ops.h",
+    "fusebox_quantize.h",
+    "fusebox_tools.h",
+)
 MODULES = (_c, _c_tools, _c_text, _c_ops, _c_batch, _c_draft)
 STRUCTS = [struct for module in MODULES for struct in module.STRUCTS]
 FUNCTIONS = {name: types for module in MODULES for name, types in module.FUNCTIONS.items()}

@@ -80,9 +80,9 @@ typedef struct fb_batch {
     /* Called with the hidden state after each layer. Layer 0 is the embedding. The last call comes after the
      * final norm and has only the wanted rows. Returning false stops the step. May be NULL. */
     bool (*on_hidden)(void *user, int64_t layer, const float *hidden, int64_t rows, int64_t cols);
-    /* The CPU only: called by one worker, while the others wait, before a linear (not one of a fuse)
-     * multiplies the matrix of `slot` with these rows. May be NULL. */
-    void (*on_linear)(void *user, int32_t slot, int64_t layer, const fb_view *x, int64_t rows, int32_t worker,
+    /* The CPU only: called by all workers, before a linear or an expert_linear (not one of a fuse) multiplies
+     * the matrix of `slot` with these rows. May be NULL. */
+    void (*on_linear)(void *user, int32_t slot, int64_t layer, const fb_linear_rows *in, int32_t worker,
                       int32_t workers);
     void *user;
     const atomic_bool *cancel; /* once true, the step stops soon; may be NULL */

@@ -20,6 +20,18 @@ typedef struct fb_view {
     int64_t row_stride, head_stride;
 } fb_view;
 
+/* What a linear multiplies its matrix with. */
+typedef struct fb_linear_rows {
+    const fb_view *x;
+    int64_t rows;
+    /* Of experts: `used` pairs (expert, share) for each row. If `each`, head j of x is the input of a row's
+     * expert j; otherwise all experts of a row read the whole of it. NULL: one matrix, which reads all rows.
+     */
+    const fb_view *routes;
+    int32_t used;
+    bool each;
+} fb_linear_rows;
+
 /* A weight [rows, cols], at any byte address. A model's weights lie in its file, in the file's order. A
  * device's weights are in the layout of its kernels. */
 typedef struct fb_weight {

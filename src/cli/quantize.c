@@ -32,7 +32,8 @@ static const char notes[] = CLI_MODEL_NOTES
     "With --calibrate the model reads a text first. The weights of a row then make up for each other's\n"
     "errors, as far as what they are multiplied with there goes together, and biases are corrected by what\n"
     "their inputs are on average. The head and the embedding are of q6_k, or of --keep-head. Some ten\n"
-    "thousand tokens of the kind that the model is for are enough. Its perplexity is in the report.\n";
+    "thousand tokens of the kind that the model is for are enough. Its perplexity is in the report.\n"
+    "Each expert of a mixture goes by what was routed to it. The report says how many had nothing.\n";
 
 #define MAX_NAMES 40
 
@@ -116,6 +117,10 @@ static void print_report(const quantize_options *o, const char *path, const fb_q
     printf(", %sB after", cli_format_scaled((double)r->bytes_after, text));
     printf(": %.2f bits a weight\n", bits_a_weight(r));
     printf("%-20s  %" PRId64 "\n", "biases corrected", r->corrected);
+    if (r->experts_own + r->experts_shared + r->experts_plain)
+        printf("%-20s  %" PRId64 " matrices by their own inputs, %" PRId64 " by their layer's, %" PRId64
+               " by none\n",
+               "experts", r->experts_own, r->experts_shared, r->experts_plain);
     if (c->tokens)
         printf("%-20s  %.4f before, %.4f after, of the text's %" PRId64 " tokens\n", "perplexity", c->before,
                c->after, c->tokens);
@@ -143,6 +148,9 @@ static void write_report(const quantize_options *o, const char *path, const fb_q
         cli_json_int(&json, "text_tokens", c->tokens);
         cli_json_real(&json, "perplexity_before", c->before);
         cli_json_real(&json, "perplexity", c->after);
+        cli_json_int(&json, "experts_own", r->experts_own);
+        cli_json_int(&json, "experts_shared", r->experts_shared);
+        cli_json_int(&json, "experts_plain", r->experts_plain);
     }
     cli_json_open(&json, "tensors", '[');
     for (int64_t i = 0; i < r->kind_count; i++) {

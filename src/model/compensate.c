@@ -16,9 +16,16 @@
  * embedding in Q6_K it is 4.0% with 0.03, 2.7% with 0.1 and 1.8% with 0.3. */
 #define DAMPING 0.3
 
+/* Added to that for experts, times the columns of a panel for each input: a few inputs say little about other
+ * ones. Chosen with one matrix of the storyteller (down of layer 3 in Q4_K, panels of 256), whose inputs went
+ * to two of 16 experts by random directions. Against the search, the error of another text is +30% with 32
+ * inputs, +7% with 256 and -3% with 512 if nothing is added; -1%, -4% and -7% with 0.5. */
+#define FEW 0.5
+
 typedef struct factoring {
     const float *products;
     int64_t cols, width;
+    double damping;
     double *room; /* [workers, width, width] */
     fb_feedback *out;
     fb_pool *pool;
@@ -50,7 +57,7 @@ static void factor_panel(const factoring *f, int64_t first, double *h) {
     for (int64_t i = 0; i < n; i++) {
         for (int64_t k = 0; k <= i; k++)
             h[i * n + k] = (double)f->products[(first + i) * f->width + k] / mean;
-        h[i * n + i] += DAMPING;
+        h[i * n + i] += f->damping;
     }
     if (mean > 0 && factor(h, n, lower, weights, f->width)) return;
     for (int64_t i = 0; i < n; i++) { /* inputs that were zero, or too large for a float */
@@ -66,11 +73,12 @@ static void factor_worker(void *arg, int32_t worker) {
         factor_panel(f, i * f->width, f->room + worker * f->width * f->width);
 }
 
-fb_status fb_compensation_of(const float *products, int64_t cols, int64_t width, fb_pool *pool,
-                             fb_feedback *out, fb_error *err) {
-    factoring f = {.products = products, .cols = cols, .width = width, .out = out, .pool = pool};
+fb_status fb_compensation_of(const fb_products *products, fb_pool *pool, fb_feedback *out, fb_error *err) {
+    int64_t cols = products->cols, width = products->width;
+    factoring f = {.products = products->sums, .cols = cols, .width = width, .out = out, .pool = pool};
     *out = (fb_feedback){0};
-    if (!products) return FB_OK;
+    if (!products->sums) return FB_OK;
+    f.damping = DAMPING + (products->few ? FEW * (double)width / (double)products->few : 0);
     int64_t room = fb_pool_workers(pool) * width * width;
     out->width = width;
     out->lower = calloc((size_t)(cols * width), sizeof *out->lower);

@@ -5,10 +5,18 @@
 #include "base/pool.h"
 #include "base/quant.h"
 
-/* From products [cols, width] as fb_importance_products has them; NULL: zeros, because nothing is known. The
- * workers of `pool` share the panels. Released with fb_compensation_free, also after an error. */
-fb_status fb_compensation_of(const float *products, int64_t cols, int64_t width, fb_pool *pool,
-                             fb_feedback *out, fb_error *err);
+/* Sums of products of a matrix's inputs. Row i has those of column i with the columns of its panel up to
+ * itself. A panel is `width` columns, a multiple of FB_MAX_BLOCK or all of them. */
+typedef struct fb_products {
+    const float *sums; /* [cols, width]; NULL: nothing is known */
+    int64_t cols, width;
+    int64_t few; /* an expert's sums are of so many inputs, which may be less than a panel has columns; 0: of
+                    a whole text */
+} fb_products;
+
+/* Without sums: zeros. The workers of `pool` share the panels. Released with fb_compensation_free, also after
+ * an error. */
+fb_status fb_compensation_of(const fb_products *products, fb_pool *pool, fb_feedback *out, fb_error *err);
 void fb_compensation_free(fb_feedback *feedback);
 
 #endif

@@ -2,7 +2,7 @@
 #ifndef FB_MODEL_MIX_H
 #define FB_MODEL_MIX_H
 
-#include "fusebox_tools.h"
+#include "fusebox_quantize.h"
 #include "model/model.h"
 
 /* Whether files can be written with this type for all matrices. */

@@ -48,7 +48,9 @@ typedef struct quantizer {
     fb_rope_factors rope;
     fb_gguf_writer *writer;
     int64_t done, shown;          /* weights */
-    fb_feedback feedback;         /* of the matrix that is being written; zeros: none */
+    fb_feedback own, shared;      /* of a matrix, or of an expert; of a layer's experts together */
+    const float *shared_of;       /* the sums that `shared` was made of */
+    const fb_feedback *feedback;  /* of the rows that are being written; NULL: none */
     double *mean;                 /* of the inputs of the matrix that is being written, or NULL */
     double *shift;                /* what its bias gets, by row */
     double *shifts[FB_MAX_SLOTS]; /* by bias: those of matrices that are written, until the bias is */
@@ -251,9 +253,8 @@ static void convert_worker(void *arg, int32_t worker) {
         float *values = row_at(q->values, q, i);
         uint8_t *to = bytes_at(q->to, q, i);
         fb_quant_decode(w->dtype, source_row(q, w, q->rows[i], i), w->cols, values);
-        if (q->feedback.lower) /* the row's errors lie where it will be decoded to */
-            fb_quant_compensate(q->converting->type, values, w->cols, &q->feedback, row_at(q->back, q, i),
-                                to);
+        if (q->feedback) /* the row's errors lie where it will be decoded to */
+            fb_quant_compensate(q->converting->type, values, w->cols, q->feedback, row_at(q->back, q, i), to);
         else
             fb_quant_search(q->converting->type, values, w->cols, NULL, to);
         fb_quant_decode(q->converting->type, to, w->cols, row_at(q->back, q, i));
@@ -340,14 +341,51 @@ static fb_status file_order(const quantizer *q, const item *t, int64_t **out, fb
     return FB_OK;
 }
 
-static fb_status write_rows(quantizer *q, const item *t, fb_error *err) {
-    int64_t *order;
+static fb_status write_rows(quantizer *q, const item *t, const int64_t *rows, int64_t count, fb_error *err) {
+    for (int64_t i = 0, some; i < count; i += some) {
+        some = count - i < BATCH ? count - i : BATCH;
+        FB_TRY(write_batch(q, t, rows + i, some, err));
+        FB_TRY(show_progress(q, some * t->weight.cols, err));
+    }
+    return FB_OK;
+}
+
+/* Counts whose inputs an expert's matrix was calibrated by. */
+static void count_expert(quantizer *q, const fb_products *products, bool layers) {
+    if (!products->sums)
+        q->report->experts_plain++;
+    else if (layers)
+        q->report->experts_shared++;
+    else
+        q->report->experts_own++;
+}
+
+/* Before a matrix, or an expert's, that the text was multiplied with. All experts of a layer that share its
+ * inputs have one factoring. */
+static fb_status begin_feedback(quantizer *q, const item *t, int64_t expert, fb_error *err) {
+    const fb_importance *known = q->options->importance;
+    q->feedback = NULL;
+    if (!known || t->vector || fb_dtype_is_float(t->type) || !converts(q, t)) return FB_OK;
+    bool layers;
+    fb_products products = fb_importance_products(known, t->slot, t->layer, expert, &layers);
+    if (t->weight.experts) count_expert(q, &products, layers);
+    fb_feedback *to = layers ? &q->shared : &q->own;
+    if (!layers || products.sums != q->shared_of) {
+        fb_compensation_free(to);
+        FB_TRY(fb_compensation_of(&products, q->pool, to, err));
+    }
+    if (layers) q->shared_of = products.sums;
+    if (to->lower) q->feedback = to;
+    return FB_OK;
+}
+
+static fb_status write_matrices(quantizer *q, const item *t, fb_error *err) {
+    int64_t *order, count = t->weight.experts ? t->weight.experts : 1, rows = t->weight.rows / count;
     FB_TRY(file_order(q, t, &order, err));
     fb_status status = FB_OK;
-    for (int64_t i = 0; i < t->weight.rows && status == FB_OK; i += BATCH) {
-        int64_t count = t->weight.rows - i < BATCH ? t->weight.rows - i : BATCH;
-        status = write_batch(q, t, order + i, count, err);
-        if (status == FB_OK) status = show_progress(q, count * t->weight.cols, err);
+    for (int64_t i = 0; i < count && status == FB_OK; i++) {
+        status = begin_feedback(q, t, i, err);
+        if (status == FB_OK) status = write_rows(q, t, order + i * rows, rows, err);
     }
     free(order);
     return status;
@@ -367,20 +405,9 @@ static fb_status begin_shift(quantizer *q, const item *t, fb_error *err) {
     return q->shift ? FB_OK : fb_fail_memory(err, t->name, t->weight.rows * (int64_t)sizeof *q->shift);
 }
 
-/* Before a matrix that the text was multiplied with. */
-static fb_status begin_feedback(quantizer *q, const item *t, fb_error *err) {
-    const fb_importance *known = q->options->importance;
-    fb_compensation_free(&q->feedback);
-    if (!known || t->vector || fb_dtype_is_float(t->type) || !converts(q, t)) return FB_OK;
-    int64_t cols, width;
-    const float *products = fb_importance_products(known, t->slot, t->layer, &cols, &width);
-    return fb_compensation_of(products, cols, width, q->pool, &q->feedback, err);
-}
-
 static fb_status write_item(quantizer *q, const item *t, fb_error *err) {
-    FB_TRY(begin_feedback(q, t, err));
     FB_TRY(begin_shift(q, t, err));
-    FB_TRY(write_rows(q, t, err));
+    FB_TRY(write_matrices(q, t, err));
     free(q->mean);
     q->mean = NULL;
     if (!q->shifts[t->slot]) return FB_OK;
@@ -456,7 +483,8 @@ fb_status fb_model_quantize(const fb_model *model, const char *path, const fb_qu
     if (status == FB_OK) status = quantize(&q, path, err);
     fb_gguf_writer_free(q.writer);
     for (int32_t i = 0; i < FB_MAX_SLOTS; i++) free(q.shifts[i]);
-    fb_compensation_free(&q.feedback);
+    fb_compensation_free(&q.own);
+    fb_compensation_free(&q.shared);
     free(q.mean);
     free(q.rope.factors[0]);
     free(q.rope.factors[1]);

@@ -3,7 +3,7 @@
 #define FB_MODEL_QUANTIZE_H
 
 #include "file/gguf_write.h"
-#include "fusebox_tools.h"
+#include "fusebox_quantize.h"
 #include "model/model.h"
 
 /* Everything but the tensors: what the model is, and its tokenizer. Refuses what the format has no words for.

@@ -195,10 +195,10 @@ static bool forward_hidden(void *user, int64_t layer, const float *hidden, int64
     return s->options.on_hidden(s->options.user, layer, s->step_position, hidden, rows, cols);
 }
 
-static void forward_linear(void *user, int32_t slot, int64_t layer, const fb_view *x, int64_t rows,
-                           int32_t worker, int32_t workers) {
+static void forward_linear(void *user, int32_t slot, int64_t layer, const fb_linear_rows *in, int32_t worker,
+                           int32_t workers) {
     fb_session *s = user;
-    s->on_linear(s->linear_user, slot, layer, x, rows, worker, workers);
+    s->on_linear(s->linear_user, slot, layer, in, worker, workers);
 }
 
 /* Runs one step of `count` tokens, of a prompt or generated. The last `wanted` of them write logits to

@@ -9,7 +9,7 @@ fb_status fb_session_create_planned(const fb_model *model, const fb_session_opti
                                     const fb_planning *planning, fb_session **out, fb_error *err);
 
 /* `fn` is called with the input of each linear of the plain program, on the CPU; NULL: no longer. */
-typedef void (*fb_linear_fn)(void *user, int32_t slot, int64_t layer, const fb_view *x, int64_t rows,
+typedef void (*fb_linear_fn)(void *user, int32_t slot, int64_t layer, const fb_linear_rows *in,
                              int32_t worker, int32_t workers);
 void fb_session_watch(fb_session *session, fb_linear_fn fn, void *user);
 

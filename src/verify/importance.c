@@ -4,9 +4,9 @@
 #include "base/options.h"
 #include "verify/perplexity.h"
 
-static void on_linear(void *user, int32_t slot, int64_t layer, const fb_view *x, int64_t rows, int32_t worker,
+static void on_linear(void *user, int32_t slot, int64_t layer, const fb_linear_rows *in, int32_t worker,
                       int32_t workers) {
-    fb_importance_add(user, slot, layer, x, rows, worker, workers);
+    fb_importance_add(user, slot, layer, in, worker, workers);
 }
 
 fb_status fb_importance_collect(const fb_model *model, const fb_perplexity_options *given, const int32_t *ids,

@@ -1,4 +1,4 @@
-"""include/fusebox_batch.h for ctypes, and what of fusebox_tools.h is about batches. Names are those of the headers."""
+"""include/fusebox_batch.h for ctypes, and what of fusebox_bench.h and fusebox_tools.h is about batches. Names are those of the headers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drafts, of include/fusebox.h and fusebox_tools.h, for ctypes. Names are those of the headers."""
+"""Drafts, of include/fusebox.h, fusebox_bench.h and fusebox_tools.h, for ctypes. Names are those of the headers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""include/fusebox_tools.h for ctypes: its parts on perplexity and quantisation. Names are those of the header."""
+"""For ctypes: include/fusebox_quantize.h, and what of fusebox_tools.h is about perplexity. Names are those of the headers."""
 
 from __future__ import annotations
 
@@ -172,6 +172,9 @@ class fb_quantize_report(Structure):
         ("corrected", c_int64),
         ("kind_count", c_int64),
         ("kinds", POINTER(POINTER(fb_quantize_kind))),
+        ("experts_own", c_int64),
+        ("experts_shared", c_int64),
+        ("experts_plain", c_int64),
     ]
 
 

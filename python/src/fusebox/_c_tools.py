@@ -1,4 +1,4 @@
-"""include/fusebox_tools.h for ctypes: the structs and functions of the reports. Names are those of the header."""
+"""For ctypes: the reports of include/fusebox_tools.h and fusebox_bench.h. Names are those of the headers."""
 
 from __future__ import annotations
 

@@ -85,6 +85,12 @@ class QuantizeReport:
     corrected: int
     """Biases."""
     kinds: tuple[QuantizedKind, ...]
+    experts_own: int
+    """With a text, matrices of experts that were quantised by what was routed to them."""
+    experts_shared: int
+    """By what all experts of the layer read, because the text hardly reached them, or there are too many."""
+    experts_plain: int
+    """By none of it."""
 
     _HEADER = ("tensors", "type", "number", "bytes", "relative", "largest")
 
@@ -97,6 +103,9 @@ class QuantizeReport:
         sizes = f"{scaled(self.bytes_before)}B before, {scaled(self.bytes_after)}B after"
         yield "weights", f"{sizes}: {self.bits_per_weight:.2f} bits a weight"
         yield "biases corrected", f"{self.corrected}"
+        if self.experts_own + self.experts_shared + self.experts_plain:
+            own, shared, none = self.experts_own, self.experts_shared, self.experts_plain
+            yield "experts", f"{own} matrices by their own inputs, {shared} by their layer's, {none} by none"
         yield "file", f"{shown(self.file)}, {digits(self.file_bytes)} bytes"
 
     def __str__(self) -> str:
@@ -166,6 +175,9 @@ def quantize(
             file_bytes=r.file_bytes,
             corrected=r.corrected,
             kinds=tuple(_read_kind(r.kinds[i].contents) for i in range(r.kind_count)),
+            experts_own=r.experts_own,
+            experts_shared=r.experts_shared,
+            experts_plain=r.experts_plain,
         )
 
     arguments = model._handle.pointer, to_bytes("path", path), ctypes.byref(settings)

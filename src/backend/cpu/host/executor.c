@@ -153,9 +153,14 @@ static void take_time(cpu_step *step, fb_section section, int32_t index) {
 /* Shows a linear's input to the step's owner. */
 static void show_input(cpu_step *step, const fb_op *op, int64_t layer, const fb_call *call,
                        const fb_worker *worker) {
+    fb_linear_rows in = {.x = &call->in[0], .rows = call->rows};
+    if (op->kind == FB_OP_EXPERT_LINEAR) {
+        in.routes = &call->in[1];
+        in.used = op->attr.used;
+        in.each = op->attr.each;
+    }
     fb_pool_barrier(step->device->pool);
-    step->batch->on_linear(step->batch->user, op->weights[0], layer, &call->in[0], call->rows, worker->index,
-                           worker->count);
+    step->batch->on_linear(step->batch->user, op->weights[0], layer, &in, worker->index, worker->count);
     fb_pool_barrier(step->device->pool);
 }
 
@@ -185,7 +190,8 @@ static void run_section(cpu_step *step, fb_section section, int64_t layer, fb_wo
             call.kv.tables = e->tables;
         }
         worker->apart = !barrier;
-        if (step->batch->on_linear && op->kind == FB_OP_LINEAR) show_input(step, op, layer, &call, worker);
+        if (step->batch->on_linear && (op->kind == FB_OP_LINEAR || op->kind == FB_OP_EXPERT_LINEAR))
+            show_input(step, op, layer, &call, worker);
         prepare(step, op, &call, worker);
         if (!fb_worker_cancelled(worker)) e->isa->kernels[op->kind](&call, worker);
         if (worker->index == 0) fb_trace_count(step->trace, op, section, barrier);
