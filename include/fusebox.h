@@ -340,7 +340,9 @@ typedef struct fb_session_options {
     const char *fuse;
     /* Folder with the planner's measurements of machines, which "auto" uses; NULL: built-in estimates. */
     const char *machine;
-    bool exact;      /* only variants that are bit-identical to the plain ops */
+    /* Only variants that are bit-identical to the plain ops; on a GPU a prompt's tokens get the bits of
+     * generated ones. */
+    bool exact;
     bool float_dot;  /* multiply quantised weights with floats instead of 8-bit integers */
     bool greedy;     /* compute only the best token of a step (fb_session_best), not the logits */
     bool all_logits; /* keep the logits of every token of the last prefill, not only of the last one */

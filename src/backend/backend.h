@@ -40,6 +40,7 @@ typedef struct fb_executor_options {
     const char *isa;  /* of the CPU; NULL: the best */
     bool profile;     /* fill in the times of fb_trace */
     bool invariant;   /* CUDA: a row's sums have one order, however many rows a step has */
+    bool one_role;    /* CUDA: a prompt's rows are computed as generated ones, which takes longer */
     bool graph;       /* CUDA: record a decode step once and launch it as one graph */
     bool step; /* CUDA: run the layers as one kernel; needs `graph`, and step_why_not must return NULL */
     int64_t capacity; /* slots of a sequence's cache */
@@ -132,7 +133,8 @@ struct fb_backend {
     const char *name;
     bool graphs;  /* it can record a step and launch it as one graph */
     bool chooses; /* it selects candidates (fb_batch.choices) */
-    bool roles;   /* a prompt's tokens are added in another order than generated ones (fb_row.prompt) */
+    bool roles;   /* a prompt's tokens are added in another order than generated ones (fb_row.prompt), unless
+                     fb_executor_options.one_role */
     bool holds;   /* it computes some layers only (fb_batch.held) */
     int64_t session_block; /* slots of a block of a session's cache; 0: the cache is one block */
     /* device_open sets the backend's own fields and the turn; device_close ends both. */

@@ -1,5 +1,5 @@
-/* How a GPU keeps quantised weights in their bits: all types but Q8_0 and Q4_0, which have layouts of their
- * own (backend/cuda/kernel.h).
+/* How a GPU keeps quantised weights in their bits: records. Q8_0 and Q4_0 have them only in a model whose
+ * layers mix them with other types; otherwise they have a layout of their own (backend/cuda/kernel.h).
  *
  * A row is cut into records of 2048 columns; the last one may have fewer. One copy brings a whole record to
  * shared memory. A chunk is 32 columns. For each type a record has, as its row in quant_types says:
@@ -19,8 +19,13 @@ extern "C" {
 
 #define FB_RECORD_COLUMNS 2048
 
+/* Whether matrices of this type always are records. */
 FB_EVERYWHERE static inline bool fb_record_has(fb_dtype dtype) {
     return (unsigned)dtype >= FB_FLOAT_COUNT && dtype != FB_Q8_0 && dtype != FB_Q4_0;
+}
+/* Whether this one is, on a GPU. */
+static inline bool fb_weight_is_records(const fb_weight *w) {
+    return !fb_dtype_is_float(w->dtype) && !w->packed;
 }
 
 /* Bytes of a record of so many columns, up to FB_RECORD_COLUMNS, and of a row. */

@@ -45,7 +45,9 @@ typedef struct fb_weight {
     fb_row_order order; /* file: the order of its rows … */
     int64_t head_dim;   /* … and the elements in a head */
     bool mapped;        /* file: it lies in the mapping, whose pages may be dropped and read again */
-    bool packed; /* device: it has the packed layout of base/pack.h; otherwise it is row-major without gaps */
+    /* Device: it has the packed layout of base/pack.h, or of backend/cuda/kernel.h; otherwise it is row-major
+     * without gaps, on a GPU as records if it is quantised (base/pack_gpu.h). */
+    bool packed;
     struct fb_screen *screen; /* device: finds the rows with the largest products; or NULL */
 } fb_weight;
 

@@ -87,6 +87,7 @@ static fb_status settle(const fb_model *model, const fb_session_options *options
            !o->on_hidden)
         e->epilogue_rows++;
     e->invariant = !o->any_order;
+    e->one_role = o->exact;
     return FB_OK;
 }
 

@@ -14,7 +14,8 @@ void fb_schedule_leave(fb_scheduler *s, fb_answer_state *a) {
 /* The tokens whose blocks may be shared. Where a prompt's tokens have other bits than generated ones, only
  * those of the prompt: another request may have the same tokens in another role. */
 static int64_t shareable(const fb_scheduler *s, const fb_answer_state *a) {
-    return s->execution->request.backend->roles ? a->request->prompt_count : a->count;
+    const fb_request *r = &s->execution->request;
+    return r->backend->roles && !r->executor.one_role ? a->request->prompt_count : a->count;
 }
 
 /* Whether its request still wants logits of its prompt. */

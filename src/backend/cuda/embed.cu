@@ -78,7 +78,7 @@ static int look_up(const fb_call *call, const fb_cuda_context *cx, bool by_posit
                        by_position,      out->data, out->row_stride,
                        call->rows,       false,     call->attr.scale ? call->attr.scale : 1};
     const int64_t cols = args.table.cols, share = THREADS * FB_CHUNK;
-    if (fb_record_has(args.table.dtype)) args.record_row = fb_record_row_bytes(args.table.dtype, cols);
+    if (fb_weight_is_records(&args.table)) args.record_row = fb_record_row_bytes(args.table.dtype, cols);
     args.fast = cols % FB_CHUNK == 0 && fb_aligned(args.table.data, 16) && fb_aligned(out->data, 16) &&
                 (call->rows == 1 || out->row_stride * fb_dtype_size(out->dtype) % 16 == 0);
     dim3 grid((unsigned)((cols + share - 1) / share), (unsigned)(call->rows < 65535 ? call->rows : 65535));

@@ -196,7 +196,7 @@ template <class T> FB_DEVICE void load_some(const T *row, int64_t i, int64_t k, 
 
 struct blocks_8 {}; /* Q8_0 */
 struct blocks_4 {}; /* Q4_0 */
-struct records {};  /* other quantised types; which one is known at run time */
+struct records {};  /* of any quantised type, which is known at run time */
 
 /* Weights as floats: elements [i, i + 8) of row n. */
 template <class W> struct weights_of {
@@ -452,20 +452,22 @@ static int launch_typed(const fb_cuda_context *cx, const expert_args &args) {
 }
 
 template <class T>
-static int launch_weights(const fb_cuda_context *cx, fb_dtype w, bool integers, const expert_args &args) {
+static int launch_weights(const fb_cuda_context *cx, const fb_weight *weight, bool integers,
+                          const expert_args &args) {
+    const fb_dtype w = weight->dtype;
+    if (fb_weight_is_records(weight))
+        return integers ? launch_typed<T, fb_q8, records>(cx, args) : launch_typed<T, T, records>(cx, args);
     if (w == FB_Q8_0)
         return integers ? launch_typed<T, fb_q8, blocks_8>(cx, args) : launch_typed<T, T, blocks_8>(cx, args);
     if (w == FB_Q4_0)
         return integers ? launch_typed<T, fb_q8, blocks_4>(cx, args) : launch_typed<T, T, blocks_4>(cx, args);
-    if (fb_record_has(w))
-        return integers ? launch_typed<T, fb_q8, records>(cx, args) : launch_typed<T, T, records>(cx, args);
     FB_FOR_TYPE(w, W, return (launch_typed<T, T, W>(cx, args)));
     return 1; /* cudaErrorInvalidValue */
 }
 
 static expert_weight weight_of(const fb_weight *w) {
     const uint8_t *data = (const uint8_t *)w->data;
-    if (fb_record_has(w->dtype)) return {data, NULL, w->dtype, fb_record_row_bytes(w->dtype, w->cols)};
+    if (fb_weight_is_records(w)) return {data, NULL, w->dtype, fb_record_row_bytes(w->dtype, w->cols)};
     int64_t quants = w->packed ? w->rows * (w->cols / 32) * (fb_dtype_bytes(w->dtype, 32) - 2) : 0;
     return {data, (const fb_half *)(const void *)(data + quants), w->dtype, 0};
 }
@@ -534,7 +536,7 @@ static int run_experts(const fb_call *call, const fb_cuda_context *cx, int segme
         parts.out_row = args.n * args.used;
     }
     int code = 1; /* cudaErrorInvalidValue */
-    FB_FOR_TYPE(act, T, code = launch_weights<T>(cx, w->dtype, integers, parts));
+    FB_FOR_TYPE(act, T, code = launch_weights<T>(cx, w, integers, parts));
     if (code || !apart) return code;
     args.x = parts.out;
     args.x_row = parts.out_row;

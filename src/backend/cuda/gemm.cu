@@ -26,9 +26,9 @@ static int64_t take(int64_t *end, int64_t bytes) {
  * generated rows are not. Q8_0 and Q4_0 have kernels of their own, which are faster only where the floats
  * would be float32. */
 static bool decodes(const fb_call *call, int s, bool few) {
-    const fb_dtype dtype = call->weights[4 * s].dtype;
-    if (few || fb_dtype_is_float(dtype)) return false;
-    if (fb_record_has(dtype)) return true;
+    const fb_weight *w = &call->weights[4 * s];
+    if (few || fb_dtype_is_float(w->dtype)) return false;
+    if (fb_weight_is_records(w)) return true;
     const bool combined = call->attr.combine != FB_COMBINE_NONE;
     return call->attr.segment[s].dot != FB_DOT_FLOAT && call->out[combined ? 0 : s].dtype != FB_F32;
 }
@@ -81,7 +81,7 @@ static gemm_workspace workspace_of(const fb_call *call, int64_t rows, bool gener
         const int64_t rows_at_once = min(w->rows, slice_rows(call, generated));
         const int64_t slice = rows_at_once * w->cols * fb_dtype_size(decoded_type(call, s));
         if (decoding && slice > decoded) decoded = slice;
-        if (kind == GEMM_QUANT && !fb_record_has(w->dtype))
+        if (kind == GEMM_QUANT && !fb_weight_is_records(w))
             few += gemm_few_quant_workspace_bytes(w->cols, w->rows, w->dtype);
         if (kind != GEMM_HALF) continue;
         if (!decoding) few += gemm_few_half_workspace_bytes(w->cols, w->rows);
@@ -224,9 +224,10 @@ static gemm_segment segment_of(const fb_call *call, int s, const fb_view *x, con
     segment.x = (const uint8_t *)x->data;
     segment.x_row = x->row_stride * fb_dtype_size(x->dtype);
     segment.w = (const uint8_t *)w->data;
-    if (w->dtype == FB_Q8_0 || w->dtype == FB_Q4_0)
+    if (fb_weight_is_records(w))
+        segment.w_row = fb_record_row_bytes(w->dtype, w->cols);
+    else if (!fb_dtype_is_float(w->dtype))
         segment.scales = segment.w + w->rows * (w->cols / 32) * (w->dtype == FB_Q8_0 ? 32 : 16);
-    if (fb_record_has(w->dtype)) segment.w_row = fb_record_row_bytes(w->dtype, w->cols);
     segment.bias = bias->data;
     segment.bias_dtype = bias->dtype;
     segment.k = w->cols;
@@ -246,7 +247,7 @@ static gemm_segment segment_of(const fb_call *call, int s, const fb_view *x, con
 static bool has_order(const fb_call *call, int s, const fb_cuda_context *cx) {
     const fb_weight *w = &call->weights[4 * s];
     gemm_kind kind = kind_of(call, s, true);
-    if (kind == GEMM_QUANT && fb_record_has(w->dtype))
+    if (kind == GEMM_QUANT && fb_weight_is_records(w))
         return gemm_few_records_fits(w, call->attr.segment[s].dot == FB_DOT_GIVEN ? &call->in[s] : NULL,
                                      cx->limits);
     return kind == GEMM_HALF || (kind == GEMM_QUANT && gemm_few_quant_fits(w->cols, w->dtype, cx->limits));
@@ -260,12 +261,13 @@ int64_t fb_cuda_gemm_few_rows(const fb_call *call, const fb_cuda_context *cx) {
 
 /* Whether one launch can compute both segments. Decoded weights have one place, for one segment at a time. */
 static bool same_kernel(const fb_call *call, int a, int b, bool few) {
+    const fb_weight *v = &call->weights[4 * a], *w = &call->weights[4 * b];
+    const bool records = fb_weight_is_records(v);
     return !decodes(call, a, few) && !decodes(call, b, few) &&
-           kind_of(call, a, few) == kind_of(call, b, few) &&
+           kind_of(call, a, few) == kind_of(call, b, few) && records == fb_weight_is_records(w) &&
            (call->attr.combine != FB_COMBINE_NONE || call->out[a].dtype == call->out[b].dtype) &&
-           (kind_of(call, a, few) == GEMM_ANY || call->weights[4 * a].dtype == call->weights[4 * b].dtype ||
-            (fb_record_has(call->weights[4 * a].dtype) && fb_record_has(call->weights[4 * b].dtype))) &&
-           (call->weights[4 * a].rows % 8 == 0) == (call->weights[4 * b].rows % 8 == 0);
+           (kind_of(call, a, few) == GEMM_ANY || records || v->dtype == w->dtype) &&
+           (v->rows % 8 == 0) == (w->rows % 8 == 0);
 }
 
 /* Launches a job whose segments all take the kernel of segment s. `few`: of generated rows. */
@@ -273,7 +275,7 @@ static int product(const fb_call *call, int s, bool few, const gemm_job *job, co
                    const gemm_workspace *workspace) {
     switch (kind_of(call, s, few)) {
     case GEMM_QUANT:
-        if (few && fb_record_has(call->weights[4 * s].dtype)) return gemm_few_bulk_records(job, cx);
+        if (few && fb_weight_is_records(&call->weights[4 * s])) return gemm_few_bulk_records(job, cx);
         if (few && gemm_few_bulk_quant_fits(job, cx->limits)) return gemm_few_bulk_quant(job, cx);
         return few ? gemm_few_quant(job, cx, cx->scratch + workspace->few) : gemm_quant(job, cx);
     case GEMM_ANY:

@@ -11,15 +11,15 @@
 
 struct decode_args {
     const uint8_t *data;
-    const fb_half *scales;          /* of Q8_0 and Q4_0 */
+    const fb_half *scales;          /* of Q8_0 and Q4_0, where they are no records */
     int64_t first, rows, row_bytes; /* first: the row that becomes row 0 */
     int chunks;                     /* of 32 columns, of a row */
 };
 
 /* Elements [8 eighth, 8 eighth + 8) of a chunk of a row. */
-template <fb_dtype D>
+template <fb_dtype D, bool records>
 FB_DEVICE void decode_eight(const decode_args &args, int64_t row, int chunk, int eighth, float *to) {
-    if (fb_record_has(D)) {
+    if (records) {
         constexpr fb_record_type t = fb_record_type_of(D);
         const fb_record_of of = fb_record_find(t, args.data + row * args.row_bytes, args.chunks, &chunk);
         return fb_record_eight(t, fb_record_at(t, of.record, of.count, chunk), eighth, to);
@@ -36,7 +36,7 @@ FB_DEVICE void decode_eight(const decode_args &args, int64_t row, int chunk, int
     }
 }
 
-template <fb_dtype D, class T>
+template <fb_dtype D, bool records, class T>
 __global__ void __launch_bounds__(THREADS) decode_kernel(decode_args args, T *to) {
     fb_let_next_start();
     fb_wait_for_previous();
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(THREADS) decode_kernel(decode_args args, T *to
     if (e >= args.chunks * 4) return;
     for (int64_t row = blockIdx.y; row < args.rows; row += gridDim.y) {
         float v[8];
-        decode_eight<D>(args, args.first + row, e / 4, e % 4, v);
+        decode_eight<D, records>(args, args.first + row, e / 4, e % 4, v);
         fb_store_8(to + (row * args.chunks * 4 + e) * 8, v);
     }
 }
@@ -54,18 +54,19 @@ static int decode(const fb_weight *w, int64_t first, int64_t count, T *to, const
     decode_args args = {(const uint8_t *)w->data, NULL, first, count, 0, (int)(w->cols / 32)};
     const int across = (args.chunks * 4 + THREADS - 1) / THREADS, some = 16 * cx->limits->sms / across + 1;
     dim3 grid((unsigned)across, (unsigned)(count < some ? count : some));
-    if (fb_record_has(w->dtype))
-        args.row_bytes = fb_record_row_bytes(w->dtype, w->cols);
-    else
-        args.scales = (const fb_half *)(const void *)(args.data + w->rows * (w->cols / 32) *
-                                                                      (w->dtype == FB_Q8_0 ? 32 : 16));
+    if (w->packed) {
+        const bool wide = w->dtype == FB_Q8_0;
+        args.scales =
+            (const fb_half *)(const void *)(args.data + w->rows * (w->cols / 32) * (wide ? 32 : 16));
+        return wide ? FB_LAUNCH(cx, grid, dim3(THREADS), 0, (decode_kernel<FB_Q8_0, false, T>), args, to)
+                    : FB_LAUNCH(cx, grid, dim3(THREADS), 0, (decode_kernel<FB_Q4_0, false, T>), args, to);
+    }
+    args.row_bytes = fb_record_row_bytes(w->dtype, w->cols);
     switch (w->dtype) {
 #define DECODE(D)                                                                                            \
     case D:                                                                                                  \
-        return FB_LAUNCH(cx, grid, dim3(THREADS), 0, (decode_kernel<D, T>), args, to);
+        return FB_LAUNCH(cx, grid, dim3(THREADS), 0, (decode_kernel<D, true, T>), args, to);
         FB_EACH_RECORD_TYPE(DECODE)
-        DECODE(FB_Q8_0)
-        DECODE(FB_Q4_0)
 #undef DECODE
     default:
         return 1; /* cudaErrorInvalidValue */

@@ -6,7 +6,8 @@
  *  - a weight of Q8_0 or Q4_0 (`packed`) has the integers of all blocks, row after row, then all scales
  *    (float16) in the same order. A block of Q8_0 has 32 bytes of integers. One of Q4_0 has 16: byte i has
  *    element i, plus 8, in its low nibble, and element i + 16, plus 8, in its high one;
- *  - rows of other quantised types are records (base/pack_gpu.h), row after row;
+ *  - all other quantised weights are records (base/pack_gpu.h), row after row: those of other types, and in a
+ *    model whose layers mix types (host/weights.c) those of Q8_0 and Q4_0, too;
  *  - quantised activations are fb_q8 blocks (base/quant.h), as on the CPU; a row begins at a multiple of 8
  *    bytes;
  *  - k and v of a block of a cache are [heads, kv.block, width], kv.k_at and kv.v_at bytes after the block's

@@ -19,8 +19,8 @@ static fb_call as_group(const fb_call *call) {
 
 /* ---- the shape of sums ---- */
 
-static void shape_of(mv_segment *seg, fb_dtype weight, fb_dtype x, fb_dot dot) {
-    fb_sums sums = fb_sums_of(seg->cols, weight, x, dot);
+static void shape_of(mv_segment *seg, const fb_weight *w, fb_dtype x, fb_dot dot) {
+    fb_sums sums = fb_sums_of(w, x, dot);
     seg->chunks = sums.chunks;
     seg->lane_chunks = sums.lane_chunks;
     seg->pieces = sums.pieces;
@@ -77,12 +77,12 @@ static void plan_segment(mv_plan *plan, int at, const fb_call *call, int s, bool
     bool floats = fb_dtype_is_float(w->dtype);
     seg->rows = (int32_t)w->rows;
     seg->cols = (int32_t)w->cols;
-    shape_of(seg, w->dtype, call->in[s].dtype, how->dot);
+    shape_of(seg, w, call->in[s].dtype, how->dot);
     seg->w = (const uint8_t *)w->data;
     if (floats) {
         seg->row_bytes = (int32_t)(w->cols * fb_dtype_size(w->dtype));
         if (seg->row_bytes % 16 || !fb_aligned(seg->w, 16)) plan->aligned = false;
-    } else if (fb_record_has(w->dtype)) {
+    } else if (fb_weight_is_records(w)) {
         seg->row_bytes = (int32_t)fb_record_row_bytes(w->dtype, w->cols);
         seg->record_bytes = (int32_t)fb_record_bytes(w->dtype, FB_RECORD_COLUMNS);
         seg->w_type = w->dtype;
@@ -149,10 +149,12 @@ static mv_plan plan_of(const fb_call *call, fb_dtype type, const fb_dot dot) {
     return plan;
 }
 
-static int launch(mv_plan *plan, fb_dtype x_type, fb_dtype weight, const fb_cuda_context *cx) {
+static int launch(mv_plan *plan, fb_dtype x_type, const fb_weight *w, const fb_cuda_context *cx) {
     plan->x_type = x_type;
     plan_inputs(plan);
-    switch (weight) {
+    if (fb_weight_is_records(w))
+        return plan->dot == FB_DOT_FLOAT ? mv_launch_records_float(plan, cx) : mv_launch_records(plan, cx);
+    switch (w->dtype) {
     case FB_F32:
         return mv_launch_float(plan, cx);
     case FB_F16:
@@ -164,8 +166,7 @@ static int launch(mv_plan *plan, fb_dtype x_type, fb_dtype weight, const fb_cuda
     case FB_Q4_0:
         return mv_launch_q4(plan, cx);
     default:
-        if (!fb_record_has(weight)) return INVALID;
-        return plan->dot == FB_DOT_FLOAT ? mv_launch_records_float(plan, cx) : mv_launch_records(plan, cx);
+        return INVALID;
     }
 }
 
@@ -173,11 +174,14 @@ static int launch(mv_plan *plan, fb_dtype x_type, fb_dtype weight, const fb_cuda
 
 /* Whether one launch can compute all segments. */
 static bool alike(const fb_call *call) {
-    for (int s = 1; s < call->attr.segments; s++)
-        if ((call->weights[4 * s].dtype != call->weights[0].dtype &&
-             !(fb_record_has(call->weights[4 * s].dtype) && fb_record_has(call->weights[0].dtype))) ||
+    const fb_weight *first = &call->weights[0];
+    const bool records = fb_weight_is_records(first);
+    for (int s = 1; s < call->attr.segments; s++) {
+        const fb_weight *w = &call->weights[4 * s];
+        if (fb_weight_is_records(w) != records || (!records && w->dtype != first->dtype) ||
             call->attr.segment[s].dot != call->attr.segment[0].dot)
             return false;
+    }
     return true;
 }
 
@@ -191,7 +195,7 @@ static int launch_one(const fb_call *call, int s, mv_plan *plan, const fb_cuda_c
     plan->segments = 1;
     plan->dot = call->attr.segment[s].dot;
     plan_segment(plan, 0, call, s, true);
-    return launch(plan, call->in[s].dtype, call->weights[4 * s].dtype, cx);
+    return launch(plan, call->in[s].dtype, &call->weights[4 * s], cx);
 }
 
 /* Segments of several types: a launch for each. Combined ones take two launches, and the second one finishes
@@ -222,7 +226,7 @@ static int run_matvec(const fb_call *call, const fb_cuda_context *cx) {
     mv_plan plan = plan_of(call, call->out[0].dtype, call->attr.segment[0].dot);
     plan.segments = call->attr.segments;
     for (int s = 0; s < plan.segments; s++) plan_segment(&plan, s, call, s, true);
-    return launch(&plan, call->in[0].dtype, call->weights[0].dtype, cx);
+    return launch(&plan, call->in[0].dtype, &call->weights[0], cx);
 }
 
 static fb_call slice_of(const fb_call *call, int64_t first, int64_t rows) {
@@ -284,7 +288,7 @@ int fb_cuda_head_argmax(const fb_call *call, const fb_cuda_context *cx) {
     plan.results = (float2 *)(void *)(cx->scratch + FB_CUDA_COUNTERS);
     plan.counter = (unsigned *)(void *)cx->scratch;
     plan_segment(&plan, 0, &group, 0, false);
-    return launch(&plan, call->in[0].dtype, call->weights[0].dtype, cx);
+    return launch(&plan, call->in[0].dtype, &call->weights[0], cx);
 }
 
 int64_t fb_cuda_linear_scratch(const fb_call *call, int64_t rows) {

@@ -17,7 +17,7 @@ enum fb_record_minimums { FB_MIN_NONE, FB_MIN_BLOCK, FB_MIN_PART, FB_MIN_NIBBLE 
 struct fb_record_type {
     int columns;   /* of a block */
     int part;      /* columns with a scale of their own */
-    int low, high; /* bits of an integer, in two planes */
+    int low, high; /* bits of an integer, in two planes; 8: they are signed */
     int offset;    /* subtracted from each integer */
     int codes;     /* or what it stands for */
     bool scales;   /* parts have scales; they are signed if there are no minimums */
@@ -27,6 +27,10 @@ struct fb_record_type {
 
 FB_HOST_DEV constexpr fb_record_type fb_record_type_of(fb_dtype dtype) {
     switch (dtype) {
+    case FB_Q8_0:
+        return {32, 32, 8, 0, 0, FB_CODES_NONE, false, FB_MIN_NONE, false};
+    case FB_Q4_0:
+        return {32, 32, 4, 0, 8, FB_CODES_NONE, false, FB_MIN_NONE, false};
     case FB_Q4_1:
         return {32, 32, 4, 0, 0, FB_CODES_NONE, false, FB_MIN_BLOCK, false};
     case FB_Q5_0:
@@ -52,7 +56,7 @@ FB_HOST_DEV constexpr fb_record_type fb_record_type_of(fb_dtype dtype) {
     }
 }
 
-/* Calls f with each type that has records: FB_EACH_RECORD_TYPE(X). */
+/* Calls f with each type that can have records: FB_EACH_RECORD_TYPE(X). */
 #define FB_EACH_RECORD_TYPE(X)                                                                               \
     X(FB_Q4_K)                                                                                               \
     X(FB_Q6_K)                                                                                               \
@@ -64,7 +68,9 @@ FB_HOST_DEV constexpr fb_record_type fb_record_type_of(fb_dtype dtype) {
     X(FB_Q5_1)                                                                                               \
     X(FB_Q3_K)                                                                                               \
     X(FB_Q2_K)                                                                                               \
-    X(FB_MXFP4)
+    X(FB_MXFP4)                                                                                              \
+    X(FB_Q8_0)                                                                                               \
+    X(FB_Q4_0)
 
 /* ---- where what is ---- */
 
@@ -210,6 +216,12 @@ FB_DEVICE int fb_dot_unsigned(uint32_t a, uint32_t b, int sum) {
  * as few loads as possible. */
 template <bool in_place>
 FB_DEVICE void fb_record_quads(const fb_record_type t, const fb_record_place &at, uint32_t *quads) {
+    if (t.low == 8) {
+        const uint4 v = ((const uint4 *)at.low)[0], w = ((const uint4 *)at.low)[1];
+        quads[0] = v.x, quads[1] = v.y, quads[2] = v.z, quads[3] = v.w;
+        quads[4] = w.x, quads[5] = w.y, quads[6] = w.z, quads[7] = w.w;
+        return;
+    }
     uint32_t low[4] = {0, 0, 0, 0}, high[2] = {0, 0};
     if (t.low == 4) {
         const uint4 v = *(const uint4 *)at.low;
@@ -247,7 +259,8 @@ FB_DEVICE void fb_record_values(const fb_record_type t, const fb_record_scales &
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const uint32_t byte = quad >> 8 * i & 0xff;
-        const float product = scale * (float)(t.codes ? (int)(int8_t)byte : (int)byte - t.offset);
+        const bool is_signed = t.codes || t.low == 8;
+        const float product = scale * (float)(is_signed ? (int)(int8_t)byte : (int)byte - t.offset);
         to[i] = t.minimums == FB_MIN_NONE ? product : product - least;
     }
 }

@@ -1,8 +1,8 @@
 /* The order in which a linear adds the products of a generated token's row. It depends on the number of
- * columns, the dtypes of weight and x and the kind of product, and on nothing else: not on the number of
- * rows, the kernel, the grid or what is done with the result. So a row has the same bits alone and in every
- * batch. (The rows of a prompt are added in the order of gemm_half.cu, gemm_quant.cu, gemm_any.cu or
- * cuBLASLt, which does not depend on the number of rows either.)
+ * columns, the dtypes of weight and x, whether the weight is records and the kind of product, and on nothing
+ * else: not on the number of rows, the kernel, the grid or what is done with the result. So a row has the
+ * same bits alone and in every batch. (The rows of a prompt are added in the order of gemm_half.cu,
+ * gemm_quant.cu, gemm_any.cu or cuBLASLt, which does not depend on the number of rows either.)
  *
  * A row is cut into chunks of 16 bytes of weights, and these into pieces:
  *  - 16-bit weights and x of the same type: tensor cores multiply 16 columns at a time. A piece of 2048
@@ -62,9 +62,7 @@ FB_HOST_DEV fb_sums fb_sums_of_records(int64_t cols) {
 
 /* Chunks of a lane in a piece of integers, at most: gemm_few_quant.cu holds a piece of x in shared memory. */
 FB_HOST_DEV fb_sums fb_sums_of_integers(int64_t cols, fb_dtype weight) {
-    fb_sums sums = fb_record_has(weight)
-                       ? fb_sums_of_records(cols)
-                       : fb_sums_of_lanes((int)(cols / fb_sums_chunk(weight)), weight == FB_Q4_0 ? 3 : 4);
+    fb_sums sums = fb_sums_of_lanes((int)(cols / fb_sums_chunk(weight)), weight == FB_Q4_0 ? 3 : 4);
     sums.piece_sums = FB_SUMS_OCTETS;
     return sums;
 }
@@ -79,10 +77,16 @@ FB_HOST_DEV fb_sums fb_sums_of_halves(int64_t cols) {
     return sums;
 }
 
-static inline fb_sums fb_sums_of(int64_t cols, fb_dtype weight, fb_dtype x, fb_dot dot) {
+static inline fb_sums fb_sums_of(const fb_weight *w, fb_dtype x, fb_dot dot) {
+    const int64_t cols = w->cols;
+    const fb_dtype weight = w->dtype;
     int chunk = fb_sums_chunk(weight), chunks = (int)((cols + chunk - 1) / chunk);
+    if (fb_weight_is_records(w)) {
+        fb_sums sums = fb_sums_of_records(cols);
+        if (dot != FB_DOT_FLOAT) sums.piece_sums = FB_SUMS_OCTETS;
+        return sums;
+    }
     if (dot != FB_DOT_FLOAT) return fb_sums_of_integers(cols, weight);
-    if (fb_record_has(weight)) return fb_sums_of_records(cols);
     if ((weight == FB_F16 || weight == FB_BF16) && x == weight) return fb_sums_of_halves(cols);
     return fb_sums_of_lanes(chunks, weight == FB_Q4_0 ? 3 : 8);
 }

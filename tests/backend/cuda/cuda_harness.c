@@ -11,7 +11,7 @@
 #include "base/pack_gpu.h"
 #include "base/quant_join.h"
 
-bool cuda_invariant;
+bool cuda_invariant, cuda_records;
 int64_t cuda_launched[FB_OP_COUNT];
 cuda_step cuda_next_step;
 
@@ -235,6 +235,10 @@ static void join_row(const fb_weight *w, int64_t row, uint8_t *to) {
     }
 }
 
+static bool is_records(fb_dtype dtype) {
+    return fb_record_has(dtype) || (cuda_records && fb_pack_gpu_has(dtype));
+}
+
 /* The rows of a matrix in records. */
 static void add_records(image *im, const fb_weight *w) {
     int64_t row = fb_record_row_bytes(w->dtype, w->cols), in_file = fb_dtype_bytes(w->dtype, w->cols);
@@ -254,7 +258,7 @@ static void add_weight(image *im, const fb_weight *w) {
     if (!w->data) return;
     for (int i = 0; i < im->count; i++)
         if (im->regions[i].owned && im->regions[i].host == w->data) return;
-    if (fb_record_has(w->dtype)) {
+    if (is_records(w->dtype)) {
         add_records(im, w);
         return;
     }
@@ -411,7 +415,8 @@ static fb_call on_device(const image *im, const fb_call *call) {
     for (int k = 0; k < FB_MAX_OUT; k++) c.out[k].data = there(im, call->out[k].data);
     for (int k = 0; k < FB_MAX_WEIGHTS; k++) {
         c.weights[k].data = there(im, call->weights[k].data);
-        c.weights[k].packed = c.weights[k].data && fb_pack_gpu_has(c.weights[k].dtype);
+        const fb_dtype dtype = c.weights[k].dtype;
+        c.weights[k].packed = c.weights[k].data && fb_pack_gpu_has(dtype) && !is_records(dtype);
     }
     c.kv.k = c.kv.v = NULL;
     c.kv.tables = NULL;

@@ -19,6 +19,8 @@ extern const fb_isa cuda_isas[];
 
 /* fb_cuda_context.invariant of the launches. */
 extern bool cuda_invariant;
+/* Q8_0 and Q4_0 are records, too, as where layers mix types. */
+extern bool cuda_records;
 
 /* How the next calls are launched. Zeros: with a cache of one block, and without runs. */
 typedef struct cuda_step {

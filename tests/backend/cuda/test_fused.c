@@ -317,6 +317,7 @@ static void quantised_group(void **state) {
                         const int64_t unit = fb_dtype_block((fb_dtype)type);
                         if (dot == FB_DOT_GIVEN && c->norm[0] != NO) continue;
                         if (passed_over(type <= FB_Q4_0 ? 59 : 251)) continue;
+                        cuda_records = cases / 2 % 2;
                         fb_call call = {.attr = {.segments = c->segments, .combine = c->combine}};
                         for (int s = 0; s < c->segments; s++) {
                             int64_t k = unit * ((wide ? unit == 32 ? 17 : 9 : 2) + (c->inputs ? 1 : s)),
@@ -343,6 +344,7 @@ static void quantised_group(void **state) {
                                  fb_dtype_name((fb_dtype)type), g, dot, wide ? "wide" : "narrow");
                         check_group(c, t, &call, what);
                     }
+    cuda_records = false;
 }
 
 /* Each segment has a type of its own, some float and some quantised. */
@@ -464,11 +466,13 @@ static void head_quantised(void **state) {
     for (int dot = FB_DOT_FLOAT; dot <= FB_DOT_QUANTIZE; dot++)
         for (int type = FB_Q8_0; type < FB_DTYPE_COUNT; type++) FOR_ROWS(few_rows) FOR_ACTS(t) {
                 if (passed_over(type <= FB_Q4_0 ? 7 : 31)) continue;
+                cuda_records = cases / 2 % 2;
                 fb_call call = {.in = {filled(t, 1, 256, 0)}, .attr.segment[0].dot = (fb_dot)dot};
                 call.weights[0] = weight((fb_dtype)type, 120, 256, 0);
                 if (dot == FB_DOT_GIVEN) call.in[0] = quantized(call.in[0]);
                 check_best(t, call, fb_dtype_name((fb_dtype)type));
             }
+    cuda_records = false;
 }
 
 /* The first and the last column of the vocabulary and of a block's share can win, and so can NaN. */

@@ -1,5 +1,6 @@
 /* A row of a linear has the same bits alone and among any number of rows: for every type of weights and x,
  * for groups with norms and combinations, and for sums of one piece and of several groups. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -127,8 +128,14 @@ static const kind_of_product kinds[] = {{"f16", FB_F16, FB_F16, FB_DOT_FLOAT},
                                         {"Q5_1", FB_F16, FB_Q5_1, FB_DOT_QUANTIZE},
                                         {"IQ4_NL", FB_F16, FB_IQ4_NL, FB_DOT_QUANTIZE},
                                         {"MXFP4", FB_F32, FB_MXFP4, FB_DOT_QUANTIZE},
-                                        {"Q4_K as floats", FB_F16, FB_Q4_K, FB_DOT_FLOAT}};
-enum { KINDS = sizeof kinds / sizeof *kinds, RECORDS = 4 /* the first of them */ };
+                                        {"Q4_K as floats", FB_F16, FB_Q4_K, FB_DOT_FLOAT},
+                                        {"Q4_0 in records", FB_F16, FB_Q4_0, FB_DOT_QUANTIZE},
+                                        {"Q8_0 in records", FB_BF16, FB_Q8_0, FB_DOT_QUANTIZE}};
+enum {
+    KINDS = sizeof kinds / sizeof *kinds,
+    RECORDS = 4,           /* the first of them */
+    IN_RECORDS = KINDS - 2 /* the first whose type has a layout of its own */
+};
 
 /* One segment, with a norm before it or not, for sums of all shapes. */
 static void linears_in(bool role) {
@@ -137,7 +144,7 @@ static void linears_in(bool role) {
     for (int k = 0; k < KINDS; k++)
         for (size_t c = 0; c < sizeof columns / sizeof *columns; c++) {
             const kind_of_product *of = &kinds[k];
-            const bool records = fb_record_has(of->w), first = k < RECORDS;
+            const bool records = fb_record_has(of->w) || k >= IN_RECORDS, first = k < RECORDS;
             if (cuda_is_emulated() && (prompt    ? c != 1 || k > RECORDS
                                        : records ? c != (k == RECORDS ? 3 : 1)
                                        : first   ? c % 2 != (size_t)k % 2
@@ -145,6 +152,7 @@ static void linears_in(bool role) {
                 continue;
             int64_t cols = records ? columns[c] / 256 * 256 : columns[c], n = 24 + 7 * (int64_t)c;
             if (cols == 0) continue;
+            cuda_records = k >= IN_RECORDS;
             char what[64];
             snprintf(what, sizeof what, "%s, %lld x %lld", of->name, (long long)n, (long long)cols);
             fb_call call = {
@@ -161,6 +169,39 @@ static void linears_in(bool role) {
             all_numbers_of_rows(what, &call, 1);
             give_back();
         }
+    cuda_records = false;
+}
+
+/* Q8_0 and Q4_0 have the same products in records as in their own layout, but for the order of sums: of one
+ * row, of a few and of a prompt's. */
+static void records_of_blocks(void **state) {
+    (void)state;
+    enum { MANY = 20, K = 2624, N = 24 };
+    static const fb_dtype types[] = {FB_Q4_0, FB_Q8_0};
+    for (int t = 0; t < 2; t++)
+        for (int dot = FB_DOT_FLOAT; dot <= FB_DOT_QUANTIZE; dot += FB_DOT_QUANTIZE - FB_DOT_FLOAT)
+            for (int form = 0; form < 3; form++) {
+                const int64_t count = form == 0 ? 1 : MANY;
+                fb_call call = {
+                    .in = {filled(FB_F32, K, 0)}, .out = {view(FB_F32, MOST, N, 0)}, .act = FB_F32};
+                call.weights[0] = weight(types[t], N, K);
+                call.attr.segments = 1;
+                call.attr.segment[0] = (fb_segment){.norm = NO, .act = NO, .dot = (fb_dot)dot};
+                prompt = form == 2;
+                run_rows(&call, 0, count);
+                float *own = (float *)(void *)copy_of(&call.out[0]), most = 0, *have = call.out[0].data;
+                cuda_records = true;
+                run_rows(&call, 0, count);
+                cuda_records = false;
+                for (int64_t i = 0; i < count * N; i++) most = fmaxf(most, fabsf(own[i]));
+                for (int64_t i = 0; i < count * N; i++)
+                    if (!(fabsf(have[i] - own[i]) <= 4e-6f * most))
+                        fail_msg("%s, dot %d, form %d: %.9g, in records %.9g", fb_dtype_name(types[t]), dot,
+                                 form, (double)own[i], (double)have[i]);
+                free(own);
+                give_back();
+            }
+    prompt = false;
 }
 
 /* So many outputs that a block has several tiles of them, and sums of several pieces. */
@@ -234,8 +275,8 @@ static int setup(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(linears), cmocka_unit_test(tiles),
-                                       cmocka_unit_test(groups), cmocka_unit_test(linears_of_prompts),
-                                       cmocka_unit_test(groups_of_prompts)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(linears), cmocka_unit_test(records_of_blocks),  cmocka_unit_test(tiles),
+        cmocka_unit_test(groups),  cmocka_unit_test(linears_of_prompts), cmocka_unit_test(groups_of_prompts)};
     return cuda_run_group("rows", tests, sizeof tests / sizeof *tests, setup);
 }

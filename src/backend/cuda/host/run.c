@@ -66,13 +66,14 @@ static fb_status launch_all(fb_cuda_executor *e, const fb_batch *batch, bool lis
 
 /* ---- a step, launched op by op ---- */
 
-/* The rows by their role: generated ones together, those of a prompt by themselves. */
-static int32_t find_runs(const fb_batch *batch, fb_cuda_rows *runs) {
+/* The rows by their role: generated ones together, those of a prompt by themselves. `one_role`: all are
+ * generated ones. */
+static int32_t find_runs(const fb_batch *batch, bool one_role, fb_cuda_rows *runs) {
     int32_t count = 0;
     for (int64_t i = 0; i < batch->count; i++) {
         const fb_row *row = &batch->rows[i], *before = row - 1;
         fb_cuda_rows *run = count ? &runs[count - 1] : NULL;
-        bool prompt = row->prompt != 0;
+        bool prompt = row->prompt && !one_role;
         bool goes_on =
             run && run->prompt == prompt &&
             (!prompt || (row->sequence == before->sequence && row->position == before->position + 1));
@@ -118,7 +119,7 @@ static fb_status run_direct(fb_cuda_executor *e, const fb_batch *batch, fb_error
     FB_TRY(fb_cuda_send_tables(e, batch, &changed, err));
     e->cx.context = context_of(e, batch);
     e->cx.runs = e->runs;
-    e->cx.run_count = find_runs(batch, e->runs);
+    e->cx.run_count = find_runs(batch, e->base.frame.options.one_role, e->runs);
     e->marks = 0;
     if (e->base.frame.options.profile) FB_TRY(fb_gpu_mark(e->gpu, 0, err));
     FB_TRY(launch_all(e, batch, false, err));

@@ -1,7 +1,10 @@
 /* Loads weights to a GPU, in the layout of kernel.h, straight from the file's mapping. Threads copy rows, in
  * the order in which ops read them, to page-locked memory. The device fetches them from there while the next
  * rows are copied. Blocks of Q8_0 and Q4_0 are split on the device, other quantised types are packed by the
- * threads that copy. */
+ * threads that copy.
+ *
+ * Q8_0 and Q4_0 have kernels of their own, also as the persistent kernel, which has one kind of weights for
+ * all layers. So where layers mix them with each other or with other types, they become records, too. */
 #include <stdlib.h>
 
 #include "backend/cuda/host/host.h"
@@ -31,13 +34,13 @@ typedef struct loader {
     fb_gpu *gpu;
     fb_cuda_context cx;
     fb_pool *pool;
+    bool mixed;          /* mixes_types */
     int64_t stage_bytes; /* of each staging buffer: no more than the largest weight */
     uint8_t *stage[2];   /* staging buffers, page-locked */
     int filling;         /* the one that is filled next */
     uint8_t *blocks;     /* staging buffer on the device, for blocks as the file has them */
     /* The rows that the threads copy now. */
-    const fb_weight *from;
-    fb_dtype to_type;
+    const fb_weight *from, *to;
     int64_t first, count;
     int32_t threads;
     atomic_bool no_memory; /* one of them had none for a row */
@@ -47,8 +50,37 @@ static int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 /* The type on the device, and the bytes of a row there. */
 static fb_dtype device_dtype(fb_dtype dtype) { return dtype == FB_F64 ? FB_F32 : dtype; }
-static int64_t device_row(fb_dtype dtype, int64_t cols) {
-    return fb_record_has(dtype) ? fb_record_row_bytes(dtype, cols) : fb_dtype_bytes(dtype, cols);
+static int64_t device_row(const fb_weight *to) {
+    return fb_weight_is_records(to) ? fb_record_row_bytes(to->dtype, to->cols)
+                                    : fb_dtype_bytes(to->dtype, to->cols);
+}
+
+/* ---- types ---- */
+
+/* Whether the slot has a matrix that a linear of the layers multiplies. */
+static bool is_matrix_of_layers(const fb_program *p, int32_t slot) {
+    for (int32_t i = 0; i < p->op_count[FB_BODY]; i++)
+        if (p->ops[FB_BODY][i].kind == FB_OP_LINEAR && p->ops[FB_BODY][i].weights[0] == slot) return true;
+    return false;
+}
+
+/* Whether these matrices are of several types, all of them quantised. Devices before sm_90 have no persistent
+ * kernel, and it has no experts. */
+static bool mixes_types(const loader *l) {
+    const fb_program *p = l->program;
+    uint32_t types = 0;
+    if (l->cx.limits->major < 9) return false;
+    for (int32_t i = 0; i < p->op_count[FB_BODY]; i++)
+        if (p->ops[FB_BODY][i].kind == FB_OP_EXPERT_LINEAR) return false;
+    for (int32_t slot = 0; slot < p->slot_count; slot++)
+        for (int64_t layer = 0; layer < p->layers && is_matrix_of_layers(p, slot); layer++)
+            types |= 1u << l->file[slot * p->layers + layer].dtype;
+    return !(types & ((1u << FB_FLOAT_COUNT) - 1)) && (types & (types - 1));
+}
+
+/* Whether the device gets the weight in the layout that only Q8_0 and Q4_0 have. */
+static bool has_own_layout(const loader *l, int32_t slot, fb_dtype dtype) {
+    return (dtype == FB_Q8_0 || dtype == FB_Q4_0) && !(l->mixed && is_matrix_of_layers(l->program, slot));
 }
 
 /* ---- the table ---- */
@@ -90,8 +122,8 @@ static int64_t place(loader *l, uint8_t *memory) {
                               .rows = from->rows,
                               .cols = from->cols,
                               .experts = from->experts,
-                              .packed = fb_pack_gpu_has(from->dtype)};
-            int64_t row = device_row(to->dtype, to->cols), each = aligned(to->rows * row);
+                              .packed = has_own_layout(l, slot, from->dtype)};
+            int64_t row = device_row(to), each = aligned(to->rows * row);
             int64_t stage = each < STAGE_BYTES ? each : STAGE_BYTES;
             if (stage < row) stage = aligned(row);
             if (stage > l->stage_bytes) l->stage_bytes = stage;
@@ -117,12 +149,12 @@ static void pack_row(const fb_weight *w, int64_t row, uint8_t *out, void *blocks
 static void copy_share(void *arg, int32_t thread) {
     loader *l = arg;
     const fb_weight *w = l->from;
-    int64_t begin, end, row_bytes = device_row(l->to_type, w->cols);
+    int64_t begin, end, row_bytes = device_row(l->to);
     uint8_t *to = l->stage[l->filling];
     fb_pool_share(l->count, 1, thread, l->threads, &begin, &end);
     if (begin == end) return;
-    bool records = fb_record_has(w->dtype);
-    if (l->to_type == w->dtype && !records) {
+    bool records = fb_weight_is_records(l->to);
+    if (l->to->dtype == w->dtype && !records) {
         fb_weight_copy(w, l->first + begin, end - begin, to + begin * row_bytes);
         return;
     }
@@ -131,16 +163,16 @@ static void copy_share(void *arg, int32_t thread) {
         if (records)
             pack_row(w, l->first + i, to + i * row_bytes, floats);
         else
-            decode_row(w, l->first + i, l->to_type, to + i * row_bytes, floats);
+            decode_row(w, l->first + i, l->to->dtype, to + i * row_bytes, floats);
     if (!floats) atomic_store(&l->no_memory, true);
     free(floats);
 }
 
 /* Uploads the staged rows: to their place, or, if packed, to where the device splits their blocks. */
 static fb_status send_rows(loader *l, const fb_weight *to, fb_error *err) {
-    int64_t row_bytes = device_row(to->dtype, to->cols), bytes = l->count * row_bytes;
+    int64_t row_bytes = device_row(to), bytes = l->count * row_bytes;
     uint8_t *data = (uint8_t *)(uintptr_t)to->data;
-    if (!to->packed || fb_record_has(to->dtype))
+    if (!to->packed)
         return fb_gpu_upload(l->gpu, data + l->first * row_bytes, l->stage[l->filling], bytes, err);
     int64_t blocks = to->cols / 32, quants = fb_dtype_bytes(to->dtype, 32) - 2;
     FB_TRY(fb_gpu_upload(l->gpu, l->blocks, l->stage[l->filling], bytes, err));
@@ -151,10 +183,10 @@ static fb_status send_rows(loader *l, const fb_weight *to, fb_error *err) {
 }
 
 static fb_status load_one(loader *l, const fb_weight *from, const fb_weight *to, fb_error *err) {
-    int64_t row_bytes = device_row(to->dtype, to->cols), most = l->stage_bytes / row_bytes;
+    int64_t row_bytes = device_row(to), most = l->stage_bytes / row_bytes;
     bool vector = from->rows == 1; /* a vector is copied whole, whatever its order */
     l->from = from;
-    l->to_type = to->dtype;
+    l->to = to;
     for (l->first = 0; l->first < from->rows; l->first += l->count) {
         l->count = from->rows - l->first < most ? from->rows - l->first : most;
         l->threads = vector || l->count * row_bytes < FEW_BYTES ? 1 : fb_pool_workers(l->pool);
@@ -226,6 +258,7 @@ fb_status fb_cuda_load(fb_device *device, const fb_bound *file, int32_t threads,
     if (!to) return fb_fail_memory(err, "weights", sizeof *to);
     loader l = {.program = file->program, .file = file->weights, .gpu = ((fb_cuda_device *)device)->gpu};
     fb_gpu_context(l.gpu, &l.cx);
+    l.mixed = mixes_types(&l);
     fb_status status = load(to, &l, err);
     close_loader(&l);
     if (status != FB_OK) {
