@@ -41,8 +41,8 @@ KERNEL_SRC := $(sort $(wildcard src/backend/cpu/*.c))
 CLI_SRC  := $(sort $(wildcard src/cli/*.c src/serve/*.c))
 AMX_SRC    := $(sort $(wildcard src/backend/cpu/amx/*.c))
 BF16_SRC   := $(sort $(wildcard src/backend/cpu/bf16/*.c))
-I8MM_SRC   := src/backend/cpu/i8mm/table.c src/backend/cpu/packed_32.c src/backend/cpu/packed_256.c
-LIB_SRC  := $(filter-out $(KERNEL_SRC) $(AMX_SRC) $(BF16_SRC) $(I8MM_SRC) $(CLI_SRC) $(wildcard src/backend/cuda/host/*.c),$(sort $(wildcard src/*/*.c src/*/*/*.c src/*/*/*/*.c)))
+DOT_SRC    := $(addprefix src/backend/cpu/,arm/table.c packed_32.c packed_256.c)
+LIB_SRC  := $(filter-out $(KERNEL_SRC) $(AMX_SRC) $(BF16_SRC) $(DOT_SRC) $(CLI_SRC) $(wildcard src/backend/cuda/host/*.c),$(sort $(wildcard src/*/*.c src/*/*/*.c src/*/*/*/*.c)))
 
 ARCH := $(shell uname -m)
 ifeq ($(ARCH),x86_64)
@@ -60,9 +60,9 @@ AMX_ISAS := $(if $(TSAN),,amx)
 AMX_EMULATED := $(if $(TSAN),,amx_emulated)
 BF16_ISAS := $(if $(TSAN),,avx512bf16)
 else ifeq ($(ARCH),aarch64)
-ISAS := portable neon dotprod
-# The kernels of dotprod, and packed weights by SMMLA.
-I8MM_ISAS := i8mm
+ISAS := portable neon
+# The kernels of NEON, and packed weights by SDOT, or by SDOT and SMMLA: nothing else would differ.
+DOT_ISAS := dotprod i8mm
 else
 ISAS := portable
 endif
@@ -81,7 +81,7 @@ LIB_OBJ := $(LIB_SRC:src/%.c=$(BUILD)/obj/%.o) \
            $(foreach isa,$(ISAS),$(KERNEL_SRC:src/backend/cpu/%.c=$(BUILD)/obj/backend/cpu/%.$(isa).o)) \
            $(foreach isa,$(AMX_ISAS),$(AMX_SRC:src/backend/cpu/%.c=$(BUILD)/obj/backend/cpu/%.$(isa).o)) \
            $(foreach isa,$(BF16_ISAS),$(BF16_SRC:src/backend/cpu/%.c=$(BUILD)/obj/backend/cpu/%.$(isa).o)) \
-           $(foreach isa,$(I8MM_ISAS),$(I8MM_SRC:src/backend/cpu/%.c=$(BUILD)/obj/backend/cpu/%.$(isa).o))
+           $(foreach isa,$(DOT_ISAS),$(DOT_SRC:src/backend/cpu/%.c=$(BUILD)/obj/backend/cpu/%.$(isa).o))
 CLI_OBJ := $(CLI_SRC:src/%.c=$(BUILD)/obj/%.o)
 
 CLI        := $(BUILD)/fusebox
@@ -135,7 +135,7 @@ $(BUILD)/obj/backend/cpu/%.$(1).o: src/backend/cpu/%.c | $(DEPS)
 	$$(call say,CC,$$< ($(1)))
 	$$(Q)$$(CC) $$(CFLAGS_ALL) $(KERNEL_OPT) $(call not_run,$(1)) $(ISAFLAGS_$(1)) -DFB_ISA=$(1) -DFB_ISA_$(1) -c $$< -o $$@
 endef
-$(foreach isa,$(ISAS) $(BF16_ISAS) $(AMX_ISAS) $(AMX_EMULATED) $(I8MM_ISAS),$(eval $(call kernel_rule,$(isa))))
+$(foreach isa,$(ISAS) $(BF16_ISAS) $(AMX_ISAS) $(AMX_EMULATED) $(DOT_ISAS),$(eval $(call kernel_rule,$(isa))))
 
 $(LIB_STATIC): $(LIB_OBJ)
 	@rm -f $@

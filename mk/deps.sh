@@ -62,7 +62,8 @@ if [ "${1:-build}" = test ]; then
     want chromium has_browser # tests/serve/browser.py drives it
 fi
 if [ "${1:-build}" = arm ]; then
-    # A cross compiler, an emulator, and the libraries for the other architecture.
+    # A cross compiler, an emulator, and the libraries for the other architecture. The command line is not built for it,
+    # and what that needs is left out: apt-get would also upgrade this machine's OpenSSL and Kerberos to equal versions.
     dpkg --print-foreign-architectures | grep -qx arm64 || {
         [ "$(id -u)" -eq 0 ] || { echo "fusebox: run as root: dpkg --add-architecture arm64" >&2; exit 2; }
         dpkg --add-architecture arm64 # its package lists come with the first package that is not found
@@ -70,7 +71,7 @@ if [ "${1:-build}" = arm ]; then
     want gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc --version
     want libc6-dev-arm64-cross test -d /usr/aarch64-linux-gnu/include
     want qemu-user qemu-aarch64 --version
-    for package in libpcre2-dev libutf8proc-dev libcmocka-dev libedit-dev libmicrohttpd-dev; do
+    for package in libpcre2-dev libutf8proc-dev libcmocka-dev; do
         want $package:arm64 dpkg -s $package:arm64
     done
 fi

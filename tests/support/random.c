@@ -11,8 +11,8 @@ bool fbt_passes_over(int every) {
 }
 
 bool fbt_emulated_passes_over(int every) {
-    static int cases;
-    return FBT_EMULATED && cases++ % every != 0;
+    static int cases[32]; /* by `every`: loops within loops do not count each other's cases */
+    return FBT_EMULATED && cases[every]++ % every != 0;
 }
 
 fbt_random fbt_random_start(uint64_t seed) {

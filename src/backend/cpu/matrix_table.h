@@ -1,5 +1,5 @@
 /* The kernels of FB_VECTORS, an instruction set for vectors, whose workers multiply packed weights with
- * FB_MANY_ROWS rows or more by a matrix unit: the packed_sums of FB_ISA. Included once, by a table.c. */
+ * FB_MANY_ROWS rows or more by other instructions: the packed_sums of FB_ISA. Included once, by a table.c. */
 #include "backend/cpu/packed.h"
 
 static const fb_packed_sums many[FB_DTYPE_COUNT] = {

@@ -20,7 +20,7 @@ static const struct shape {
     for (int act = FB_F32; act <= FB_BF16; act++)                                                            \
         for (int kv = FB_F32; kv <= FB_BF16; kv++)                                                           \
             for (size_t i = 0; i < 2 * sizeof shapes / sizeof *shapes; i++)                                  \
-                if (!fbt_emulated_passes_over(23))
+                if (!fbt_emulated_passes_over(7))
 
 static float at(const fb_view *view, int64_t row, int64_t head, int64_t i) {
     return (float)fb_dtype_get(view->dtype, fb_view_at(view, row, head), i);

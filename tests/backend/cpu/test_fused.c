@@ -3,7 +3,7 @@
 
 static void elementwise(void **state) {
     (void)state;
-    FOR_WIDTHS(n) FOR_KERNELS(isa, t) {
+    FOR_WIDTHS(n) FOR_FLOAT_KERNELS(isa, t) {
         fb_view a = filled(t, 1, (int64_t)n, 3), b = filled(t, 1, (int64_t)n, 0),
                 c = filled(t, 1, (int64_t)n, 1);
         fb_view sum = op2(isa, FB_OP_ADD, op2(isa, FB_OP_ADD, a, b), c);
@@ -32,7 +32,7 @@ static fb_view norm_of(const fb_isa *isa, fb_op_kind kind, fb_view x, fb_weight 
 /* Norms 0: after the last layer, where the final norm is another one, there are no weights. */
 static void add_norm(void **state) {
     (void)state;
-    for (int c = 0; c < 12; c++) FOR_WIDTHS(n) FOR_KERNELS(isa, t) {
+    for (int c = 0; c < 12; c++) FOR_WIDTHS(n) FOR_FLOAT_KERNELS(isa, t) {
             fb_op_kind kind = c & 1 ? FB_OP_RMSNORM : FB_OP_LAYERNORM;
             int terms = c & 2 ? 3 : 2, norms = c / 4;
             int64_t cols = (int64_t)n;
@@ -65,7 +65,7 @@ static void add_norm(void **state) {
 /* A norm, with a bias or without one, and an addition; also over either input. */
 static void norm_add(void **state) {
     (void)state;
-    for (int c = 0; c < 3; c++) FOR_WIDTHS(n) FOR_KERNELS(isa, t) {
+    for (int c = 0; c < 3; c++) FOR_WIDTHS(n) FOR_FLOAT_KERNELS(isa, t) {
             fb_op_kind kind = c == 1 ? FB_OP_RMSNORM : FB_OP_LAYERNORM;
             int64_t cols = (int64_t)n;
             fb_view x = filled(t, 1, cols, 1), r = filled(t, 1, cols, 2), out = view(t, 1, cols, 3);

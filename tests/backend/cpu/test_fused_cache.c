@@ -130,7 +130,7 @@ static void rope_kv_into(const fb_isa *isa, fb_dtype t, fb_dtype c, const struct
 
 static void rope_kv(void **state) {
     (void)state;
-    for (int i = 0; i < SHAPES; i++) FOR_KERNELS(isa, t) FOR_CACHES(t, c) {
+    for (int i = 0; i < SHAPES; i++) FOR_FLOAT_KERNELS(isa, t) FOR_CACHES(t, c) {
             if (fbt_passes_over(2) || fbt_emulated_passes_over(5)) continue;
             for (int spaced = IN_ORDER; spaced <= WITH_GAPS; spaced++) {
                 rope_kv_into(isa, t, *c, &shapes[i], &dense, rows_at(shapes[i].position, (spacing)spaced));
@@ -141,7 +141,7 @@ static void rope_kv(void **state) {
 
 static void rope_kv_ring(void **state) {
     (void)state;
-    for (int i = 0; i < RINGS; i++) FOR_KERNELS(isa, t) FOR_CACHES(t, c) {
+    for (int i = 0; i < RINGS; i++) FOR_FLOAT_KERNELS(isa, t) FOR_CACHES(t, c) {
             if (fbt_passes_over(2) || fbt_emulated_passes_over(5)) continue;
             const struct ring_case *r = &ring_cases[i];
             rope_kv_into(isa, t, *c, &shapes[r->shape % SHAPES], &r->ring, rows_at(r->position, r->spacing));
@@ -249,7 +249,7 @@ static void attention_over(const fb_isa *isa, fb_dtype t, fb_dtype c, const stru
 
 static void attention_ring(void **state) {
     (void)state;
-    for (int i = 0; i < RINGS; i++) FOR_KERNELS(isa, t) FOR_CACHES(t, c) {
+    for (int i = 0; i < RINGS; i++) FOR_FLOAT_KERNELS(isa, t) FOR_CACHES(t, c) {
             if (fbt_passes_over(5) || fbt_emulated_passes_over(3)) continue;
             const struct ring_case *r = &ring_cases[i];
             attention_over(isa, t, *c, &shapes[r->shape % SHAPES], &r->ring, rows_at(r->position, r->spacing),
@@ -260,7 +260,7 @@ static void attention_ring(void **state) {
 
 static void attention(void **state) {
     (void)state;
-    for (int i = 0; i < 2 * SHAPES; i++) FOR_KERNELS(isa, t) FOR_CACHES(t, c) {
+    for (int i = 0; i < 2 * SHAPES; i++) FOR_FLOAT_KERNELS(isa, t) FOR_CACHES(t, c) {
             if (fbt_passes_over(5) || fbt_emulated_passes_over(3)) continue;
             const fb_row *row = rows_at(shapes[i / 2].position, i % 2 ? IN_ORDER : WITH_GAPS);
             attention_over(isa, t, *c, &shapes[i / 2], &dense, row, i % 2 ? 1 : 0.2f, i % 3 == 2 ? 2.5f : 0);

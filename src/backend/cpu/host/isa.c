@@ -65,8 +65,8 @@ const fb_isa fb_isa_table[] = {
 #endif
     {"avx2", fb_cpu_kernels_avx2, fb_cpu_screen_avx2, fb_cpu_prepare_avx2, has_avx2},
 #elif defined __aarch64__
-    {"i8mm", fb_cpu_kernels_i8mm, fb_cpu_screen_dotprod, fb_cpu_prepare_dotprod, has_i8mm},
-    {"dotprod", fb_cpu_kernels_dotprod, fb_cpu_screen_dotprod, fb_cpu_prepare_dotprod, has_dotprod},
+    {"i8mm", fb_cpu_kernels_i8mm, fb_cpu_screen_neon, fb_cpu_prepare_neon, has_i8mm},
+    {"dotprod", fb_cpu_kernels_dotprod, fb_cpu_screen_neon, fb_cpu_prepare_neon, has_dotprod},
     {"neon", fb_cpu_kernels_neon, fb_cpu_screen_neon, fb_cpu_prepare_neon, always},
 #endif
     {"portable", fb_cpu_kernels_portable, fb_cpu_screen_portable, fb_cpu_prepare_portable, always},

@@ -21,7 +21,6 @@ void fb_cpu_screen_avx512vnni(const fb_call *call, const fb_worker *worker);
 void fb_cpu_screen_avx512(const fb_call *call, const fb_worker *worker);
 void fb_cpu_screen_avxvnni(const fb_call *call, const fb_worker *worker);
 void fb_cpu_screen_avx2(const fb_call *call, const fb_worker *worker);
-void fb_cpu_screen_dotprod(const fb_call *call, const fb_worker *worker);
 void fb_cpu_screen_neon(const fb_call *call, const fb_worker *worker);
 void fb_cpu_screen_portable(const fb_call *call, const fb_worker *worker);
 
@@ -29,7 +28,6 @@ void fb_cpu_prepare_avx512vnni(const fb_call *call, const fb_worker *worker);
 void fb_cpu_prepare_avx512(const fb_call *call, const fb_worker *worker);
 void fb_cpu_prepare_avxvnni(const fb_call *call, const fb_worker *worker);
 void fb_cpu_prepare_avx2(const fb_call *call, const fb_worker *worker);
-void fb_cpu_prepare_dotprod(const fb_call *call, const fb_worker *worker);
 void fb_cpu_prepare_neon(const fb_call *call, const fb_worker *worker);
 void fb_cpu_prepare_portable(const fb_call *call, const fb_worker *worker);
 
