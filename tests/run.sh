@@ -122,7 +122,7 @@ program() { # program NAME COMMAND...
 # What is not timed runs early, as many programs at once as there are cores, and `program` waits for each. Those that
 # take longest come first: at the end all cores have something left to do.
 early_pid=
-longest='serve/test_(load|hostile|heavy|page)|cli/(batch|batch_gpu|draft|draft_gpu|cuda|cuda_families|step|stream_oz|quant_ppl|files|ppl_stream|verify)\.sh|backend/cuda/test_(host|fused|rows|window)|backend/cpu/test_attention|run/test_(soak|prefix|scheduler_mix|session|families|stream)|verify/test_(fusion|quantised|curve|sensitivity|verify)|oom/test_commands'
+longest='serve/test_(load|hostile|heavy|page)|cli/(batch|batch_gpu|draft|draft_gpu|cuda|cuda_families|plan_gpu|quantize|step|stream_oz|quant_ppl|files|ppl_stream|verify)\.sh|backend/cuda/test_(host|fused|rows|window)|backend/cpu/test_attention|run/test_(soak|prefix|scheduler_mix|session|families|stream)|verify/test_(fusion|quantised|curve|sensitivity|verify)|oom/test_commands'
 # What measures times, or how threads take turns, runs alone. The soak compares times side by side.
 alone='cli/(bench|bench_cpu|bench_stream|plan|profile|memory)\.sh|base/test_(pool|turn)\.c|tests/(bench|plan)/|cli/test_busy\.c|run/test_(cancel|shared|threads)\.c'
 alone_sanitized='cli/(bench|plan|profile)'
@@ -160,11 +160,11 @@ unit() { # unit DIR LABEL ARGUMENT...
     scripts=$(find tests/cli -name '*.sh' ! -name lib.sh | sort; find tests/serve -name 'test_*.py' | sort)
     if [ "$label" = san ]; then
         echo "# san: backend/cuda: not run: the emulated device changes stacks, which the sanitizers do not follow"
-        echo "# san: cli/batch_gpu.sh, cli/draft_gpu.sh, cli/cuda.sh, cli/cuda_families.sh, cli/step.sh, cli/stream_oz.sh: not run: the first five for the same reason, the last is minutes of what stream.sh does"
+        echo "# san: cli/batch_gpu.sh, cli/draft_gpu.sh, cli/cuda.sh, cli/cuda_families.sh, cli/plan_gpu.sh, cli/step.sh, cli/stream_oz.sh: not run: the first six for the same reason, the last is minutes of what stream.sh does"
         echo "# san: run/test_soak: not run: memory and times of a long stream, which here are not the program's own"
         echo "# san: cli/batch.sh, cli/draft.sh: not run: they compare bits, for minutes; run/test_scheduler, test_scheduler_long and test_draft run the same code"
         sources=$(grep -vE 'backend/cuda/|run/test_soak' <<<"$sources")
-        scripts=$(grep -vE 'cli/(batch|batch_gpu|draft|draft_gpu|cuda|cuda_families|step|stream_oz)\.sh' <<<"$scripts")
+        scripts=$(grep -vE 'cli/(batch|batch_gpu|draft|draft_gpu|cuda|cuda_families|plan_gpu|step|stream_oz)\.sh' <<<"$scripts")
         alone=$alone_sanitized
         export FUSEBOX_TESTS_SLOW=1 # a check that only has to take a while needs less work for it
     fi

@@ -5,7 +5,7 @@ export XDG_CACHE_HOME="$work/cache"
 
 library=$(dirname "$FUSEBOX")/tests/libfusebox_cuda_emulated.so
 if [ ! -f "$library" ]; then
-    echo "# the emulated library is not there: no GPU was planned for"
+    echo "not ok 1 # SKIP the emulated device: it is not built here"
     finish
 fi
 export FUSEBOX_CUDA_LIBRARY=$library

@@ -140,7 +140,7 @@ stage_build() {
 stage_kernels() {
     export PREFIX=kernel- WRAPPER= FUSEBOX_KERNELS_EVERY=${FUSEBOX_KERNELS_EVERY:-2}
     ls "$TESTS"/backend/cuda/test_linear >/dev/null || return 1
-    printf '%s\n' $families threads replan prefix | all one_kernel
+    printf '%s\n' $families threads replan prefix exact | all one_kernel
 }
 stage_ops() {
     local op status=0
