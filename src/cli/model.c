@@ -39,8 +39,9 @@ void cli_model_rows(cli_model_options *options, cli_option rows[CLI_MODEL_ROWS])
     rows[4] = (cli_option){
         CLI_ROW(0, "fuse", CLI_STRING, &options->fuse, "SPEC",
                 "none, all, auto, or a list: add_norm,bias_act or all,-qkv_up; see fusebox fuses")};
-    rows[5] = (cli_option){CLI_ROW(0, "exact", CLI_FLAG, &options->exact, NULL,
-                                   "only fuses that give the plain operators' bits; on a GPU slower prompts")};
+    rows[5] =
+        (cli_option){CLI_ROW(0, "exact", CLI_FLAG, &options->exact, NULL,
+                             "only fuses that give the plain operators' bits; on a GPU slower prompts")};
     rows[6] = (cli_option){CLI_ROW(0, "dot", CLI_CHOICE, &options->dot, "KIND",
                                    "what quantised weights are multiplied with: 8-bit integers or floats"),
                            .choices = dots};
