@@ -47,33 +47,11 @@ static inline const uint8_t *weight_row(const fb_weight *w, int64_t n) {
     return (const uint8_t *)w->data + fb_dtype_bytes(w->dtype, n * w->cols);
 }
 
+#define products FB_KERNEL(products)
+
 /* Computes sums[m * BLOCK_N + n] of rows [row, row + rows) of an input and outputs [n, n + ns) of a weight.
  * `next` is the address of the weights that the worker reads next; NULL: none. */
-static inline void products(const fb_worker *worker, const fb_weight *w, const input *in, int64_t row,
-                            int64_t rows, int64_t n, int64_t ns, const uint8_t *next, tile_work *work,
-                            float *sums) {
-    if (in->q) {
-        int64_t groups = (ns + FB_PACK_ROWS - 1) / FB_PACK_ROWS;
-        const int32_t *halves = in->halves ? in->halves + row * (w->cols / 32) : NULL;
-        packed_sums(worker, w->dtype, rows)(weight_row(w, n), in->q + row * in->ld, halves, in->ld, w->cols,
-                                            rows, groups, sums, BLOCK_N);
-        return;
-    }
-    if (in->bf16) {
-        worker->bf16(weight_row(w, n), vf_address(FB_BF16, in->bf16, row * in->ld), in->ld, w->cols, rows, ns,
-                     next, work, sums);
-        return;
-    }
-    const float *x = in->x + row * in->ld;
-    if (rows == 1 && fb_dtype_is_float(w->dtype))
-        FB_FOR_DTYPE(w->dtype, WT,
-                     tiles_one(WT, vf_address(WT, w->data, n * w->cols), x, w->cols, ns, next, sums));
-    else if (rows <= FEW_M && fb_dtype_is_float(w->dtype))
-        FB_FOR_DTYPE(
-            w->dtype, WT,
-            tiles_few(WT, vf_address(WT, w->data, n * w->cols), x, in->ld, rows, w->cols, ns, next, sums));
-    else
-        tiles_many(w, n, ns, x, in->ld, rows, work, sums);
-}
+void products(const fb_worker *worker, const fb_weight *w, const input *in, int64_t row, int64_t rows,
+              int64_t n, int64_t ns, const uint8_t *next, tile_work *work, float *sums);
 
 #endif

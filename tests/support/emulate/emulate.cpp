@@ -261,13 +261,20 @@ int fb_emulated_launch(bool together, dim3 grid, dim3 block, size_t shared_bytes
     }
     body = &thread;
     all = at_once * count;
+    for (int t = 0; t < all; t++) {
+        unsigned u = (unsigned)(t % count);
+        threads[t].place = {dim3(u % block.x, u / block.x % block.y, u / block.x / block.y), dim3(), block,
+                            grid};
+    }
     for (long long first = 0; first < blocks; first += at_once) {
         memset(shared_memory, 0xff, shared_room * (size_t)at_once);
-        for (int t = 0; t < all; t++) {
-            unsigned u = (unsigned)(t % count), b = (unsigned)(first + t / count);
-            threads[t].place = {dim3(u % block.x, u / block.x % block.y, u / block.x / block.y),
-                                dim3(b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y), block, grid};
-            prepare(t);
+        for (int t = 0; t < all; t += count) {
+            unsigned b = (unsigned)(first + t / count);
+            const dim3 at(b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y);
+            for (int i = t; i < t + count; i++) {
+                threads[i].place.block = at;
+                prepare(i);
+            }
         }
         run_blocks();
     }
